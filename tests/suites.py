@@ -78,7 +78,7 @@ CI_ONLY: dict[str, tuple[str, ...]] = {
         "cuda/test_budgets.py::test_a_long_sequence_has_the_same_bits",
         "cuda/test_budgets.py::test_loops_over_chunks_inside_loops_over_chunks",
         "cuda/test_budgets.py::test_recomputation_without_a_budget",
-        "frontend/test_whole_bases.py::test_what_follows_the_space_beside_has_derivatives_*",
+        "frontend/test_whole_bases.py::test_functions_of_the_complement_have_derivatives_*",
         "gradients/test_stack_lengths.py::test_lengths_in_the_corpus",
         "gradients/test_stack_lengths.py::test_mistakes_are_found",
         "interop/test_to_jax.py::test_a_data_dependent_loop_has_derivatives_of_every_mode_and_order",
@@ -111,7 +111,7 @@ CI_ONLY: dict[str, tuple[str, ...]] = {
         "interop/test_further_primitives.py",
         "interop/test_meanings_of_jax.py",
         "interop/test_onnx_*.py",
-        "interop/test_rules_in_transforms.py::test_what_an_inexact_forward_rule_*",
+        "interop/test_rules_in_transforms.py::test_higher_derivatives_of_inexact_forward_rules_*",
         "interop/test_rules_of_primitives.py::test_a_pallas_kernel_*",
         "interop/test_rules_of_primitives.py::test_a_primitive_without_an_entry_*",
         "interop/test_versions_of_jax.py",
@@ -142,7 +142,7 @@ CI_ONLY: dict[str, tuple[str, ...]] = {
         "test_notebooks.py",
         "test_pages.py",
     ),
-    "all tests are collected, several times": ("test_suites.py::test_every_*", "test_suites.py::test_what_is_named_*"),
+    "all tests are collected, several times": ("test_suites.py::test_every_*", "test_suites.py::test_named_files_*"),
 }
 
 # Reason -> tests that keep all of their points: each is a mechanism of its own.

@@ -267,7 +267,7 @@ def test_cotangent_and_tangent_that_do_not_fit() -> None:
         cg.jvp(lambda x: x * 2.0, (np.ones(3),), (np.ones(2),))  # <- tangent
 
 
-def test_what_is_no_function_or_no_argument() -> None:
+def test_non_functions_and_non_arguments_are_refused() -> None:
     with mistake(UserInputError, "no function", "callable", "int"):
         cg.function(3)  # <- no function
     with mistake(TypeMismatchError, "unhashable", "hashable", "bytearray"):

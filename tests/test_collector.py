@@ -81,7 +81,7 @@ def test_blocks_inside_each_other_and_in_threads_end_together() -> None:
     assert gc.get_threshold() == before
 
 
-def test_what_the_user_sets_meanwhile_stays() -> None:
+def test_thresholds_set_meanwhile_by_the_user_stay() -> None:
     with only_new_objects():
         gc.set_threshold(500, 7, 7)
     assert gc.get_threshold() == (500, 7, 7)

@@ -51,7 +51,7 @@ def test_a_regular_file_is_read(tmp_path):
     assert read_file(tmp_path / "file") == b"bytes"
 
 
-def test_what_is_no_regular_file_is_refused(fifo, tmp_path):
+def test_irregular_files_are_refused(fifo, tmp_path):
     for path in (fifo, "/dev/zero"):
         with pytest.raises(OSError, match="not a regular file"):
             read_file(path)

@@ -57,14 +57,14 @@ def another_thread_in(block: Any) -> Iterator[threading.Event]:
 
 
 @pytest.mark.parametrize("make", [forks.lock, forks.recursive_lock])
-def test_what_another_thread_held_is_free_in_the_child_and_held_in_the_parent(make: Callable[[], Any]) -> None:
+def test_locks_of_another_thread_are_free_in_the_child_alone(make: Callable[[], Any]) -> None:
     one = make()
     with another_thread_in(one):
         assert true_in_child(lambda: one.acquire(blocking=False))
         assert not one.acquire(blocking=False)
 
 
-def test_what_the_thread_that_forks_holds_stays_its_own() -> None:
+def test_locks_of_the_forking_thread_stay_its_own() -> None:
     one = forks.recursive_lock()
 
     def is_released_as_often_as_it_was_taken() -> bool:

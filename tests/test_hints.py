@@ -149,7 +149,7 @@ def test_functions_of_scipy_name_ours(fn: Callable[..., Any], instead: str) -> N
     assert caught.value.source is not None and caught.value.source.file == __file__
 
 
-def test_what_is_written_instead_works() -> None:
+def test_code_that_the_hints_advise_works() -> None:
     assert cg.function(lambda x: cnp.at(np.zeros(3))[0].set(x))(2.0).tolist() == [2.0, 0.0, 0.0]
     assert cg.function(lambda t: cnp.asarray(X)[t])(2) == 2.0
     assert cg.function(lambda t: cnp.asarray(np.eye(3))[t, 0])(0) == 1.0

@@ -30,7 +30,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("name", load().MODULES.values())
-def test_what_a_module_offers_is_there(name: str) -> None:
+def test_exported_names_exist(name: str) -> None:
     module = importlib.import_module(name)
     assert [x for x in module.__all__ if not hasattr(module, x)] == []
     assert len(set(module.__all__)) == len(module.__all__)

@@ -183,7 +183,7 @@ def test_a_count_that_follows_from_a_bound_is_not_pushed() -> None:
 
 
 @pytest.mark.parametrize("form", ["negated", "multiplied", "truth"])
-def test_what_alternates_is_not_pushed(form: str) -> None:
+def test_alternating_signs_are_not_pushed(form: str) -> None:
     """An alternating series: the sign follows from the number of the iteration, whatever it starts with."""
     flip = {"negated": lambda s: -s, "multiplied": lambda s: s * -1.0, "truth": lambda s: ~s}[form]
 
@@ -229,7 +229,7 @@ def test_a_branch_pushes_only_when_it_is_taken() -> None:
     assert set(counters.pushes_by_node.values()) == {4}
 
 
-def test_what_the_caller_does_not_ask_for_is_not_saved() -> None:
+def test_values_of_unrequested_gradients_are_not_saved() -> None:
     """dy/dx of y -> w y + sin(v) needs w alone; dy/dw would need every y."""
 
     def f(x, w, v, n):
@@ -242,7 +242,7 @@ def test_what_the_caller_does_not_ask_for_is_not_saved() -> None:
 
 
 @pytest.mark.parametrize("name", ["exp", "tanh", "power", "logaddexp"])
-def test_what_takes_several_times_as_long_as_exp_is_saved_and_not_computed_again(name: str) -> None:
+def test_functions_much_slower_than_exp_are_saved(name: str) -> None:
     """Both the carry and a function of it are wanted, which follows from the carry."""
     functions = {"power": lambda x: x**1.7, "logaddexp": lambda x: cnp.logaddexp(x, 1.0)}
     function = functions.get(name) or getattr(cnp, name)

@@ -149,7 +149,7 @@ def families(source: str) -> Iterator[str]:
                     yield text
 
 
-def test_what_kind_of_op_it_is_stands_in_no_part_of_its_name() -> None:
+def test_op_names_do_not_contain_their_family() -> None:
     for folder in ("ctrlgrad", "gradients", "stacks", "memory"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             assert list(families(path.read_text(encoding="utf-8"))) == [], path

@@ -29,7 +29,7 @@ def test_every_test_is_in_one_suite() -> None:
     assert len(set(whole)) == len(whole)
 
 
-def test_what_is_named_runs_whole() -> None:
+def test_named_files_run_whole() -> None:
     file = "tests/ir/test_traits.py"
     short, rest, whole = (collected(file, "--suite", name) for name in suites.SUITES)
     assert 0 < len(short) < len(whole) == len(short) + len(rest)
@@ -38,7 +38,7 @@ def test_what_is_named_runs_whole() -> None:
 
 
 @pytest.mark.parametrize("pattern", list(itertools.chain(*suites.CI_ONLY.values(), *suites.EVERY_POINT.values())))
-def test_what_is_listed_exists(pattern: str) -> None:
+def test_listed_tests_exist(pattern: str) -> None:
     file, _, test = pattern.partition("::")
     tests = [path.read_text() for path in TESTS.glob(file) if path.is_file()]
     wanted = re.compile(f"^def {test.replace('*', '.*')}" + r"\(", re.M) if test else re.compile("^def test_", re.M)

@@ -207,7 +207,7 @@ SHAPES = [
 
 @pytest.mark.parametrize("x", [-9.0, -4.0, 1.3, 2.6, 20.0])
 @pytest.mark.parametrize("fn", SHAPES, ids=lambda fn: fn.__name__)
-def test_what_is_set_on_all_paths_that_go_on_is_used(fn: Callable[[Any], Any], x: float) -> None:
+def test_variables_set_on_all_continuing_paths_are_used(fn: Callable[[Any], Any], x: float) -> None:
     traced = cg.function(fn, autograph=True)
     np.testing.assert_allclose(traced(x), fn(x), rtol=1e-14)
     assert len(traced.graph(x).nodes) > 0
@@ -266,7 +266,7 @@ def deleted_before_a_break(x):
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )
-def test_what_may_have_no_value_is_refused(fn: Callable[[Any], Any], name: str) -> None:
+def test_variables_that_may_have_no_value_are_refused(fn: Callable[[Any], Any], name: str) -> None:
     with pytest.raises(TracingError, match=f"the variable `{name}` may have no value here") as caught:
         cg.function(fn, autograph=True)(2.0)
     assert "test_early_returns.py" in str(caught.value.source)

@@ -335,7 +335,7 @@ def _walrus(x):
     ],
     ids=["generator", "match", "walrus", "ufunc", "own", "no_source"],
 )
-def test_what_cannot_be_converted_says_so_at_once(fn: Callable[..., Any], reason: str) -> None:
+def test_unconvertible_functions_are_refused_at_once(fn: Callable[..., Any], reason: str) -> None:
     with pytest.raises(UserInputError) as caught:
         cg.function(fn, autograph=True)
     assert reason in str(caught.value) and "autograph cannot convert" in str(caught.value)

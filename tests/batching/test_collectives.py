@@ -91,7 +91,7 @@ def test_extremes_are_those_of_jax_and_have_a_derivative() -> None:
     assert not cg.vmap(lambda b: lax.pmin(b, "i"), axis_name="i", out_axes=None)(flags)
 
 
-def test_what_is_the_same_for_all_rows_needs_no_axis() -> None:
+def test_collective_results_need_no_output_axis() -> None:
     found = cg.vmap(lambda x: (lax.psum(x, "i"), lax.all_gather(x, "i")), axis_name="i", out_axes=None)(X)
     np.testing.assert_allclose(found[0], X.sum(0), **CLOSE)
     np.testing.assert_array_equal(found[1], X)

@@ -156,7 +156,7 @@ def test_sequential_vmap_is_a_loop_over_the_rows():
     np.testing.assert_array_equal(cg.vmap(cg.grad(f), in_axes=(0, None))(a, b), [16.0, 4.0, 1.0])
 
 
-def test_what_a_rule_gets_wrong_is_named():
+def test_mistakes_of_a_rule_are_named():
     def with_rule(rule):
         f = cg.custom_vmap(lambda x: cnp.sin(x))
         f.def_vmap(rule)

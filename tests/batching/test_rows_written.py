@@ -96,7 +96,7 @@ def test_no_array_is_chosen_for_what_is_written(name: str) -> None:
     assert chosen_arrays(repeated(STEPS[name]), ROWS) == []
 
 
-def test_what_else_an_iteration_does_to_the_array_is_chosen() -> None:
+def test_arrays_changed_beside_row_writes_are_selected_whole() -> None:
     program = repeated(lambda i, a: a.at[i].set(a[i] * 0.3) * 0.9)
     assert chosen_arrays(program, ROWS) != []
     check(lambda x: cnp.sum(program(x)), ROWS, 1)

@@ -393,7 +393,7 @@ def test_rows_that_are_done_leave_the_others_to_vectors() -> None:
     np.testing.assert_allclose(cg.vmap(root)(a), np.sqrt(a), rtol=1e-9)
 
 
-def test_what_is_no_array_reaches_the_function_where_it_is_not_mapped():
+def test_unmapped_leaves_need_not_be_arrays():
     apply_to = lambda f, x: f["scale"](x)
     with cg.options(engine="reference"):
         found = cg.vmap(apply_to, in_axes=(None, 0))({"scale": lambda x: x * 2}, np.arange(3.0))

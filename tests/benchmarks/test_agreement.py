@@ -30,7 +30,7 @@ def test_equal_zeros_are_equal_and_others_are_not() -> None:
     ],
     ids=["missing", "too many", "another shape", "a NaN"],
 )
-def test_what_cannot_be_compared_differs_by_infinity(results: dict[str, np.ndarray]) -> None:
+def test_incomparable_results_differ_by_infinity(results: dict[str, np.ndarray]) -> None:
     assert difference(results, EXPECTED)[0] == np.inf
     with pytest.raises(Failure, match="differs from jax's by inf"):
         require_agreement(results, EXPECTED, "jax", 1e-4)

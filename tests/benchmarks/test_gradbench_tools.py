@@ -86,7 +86,7 @@ def test_a_tool_that_computes_something_else_is_found_out() -> None:
         ("runs once", "evaluate: the tool was asked for 3 runs, and timed 1"),
     ],
 )
-def test_what_went_wrong_is_said(behaviour: str, text: str) -> None:
+def test_failures_of_a_tool_are_reported(behaviour: str, text: str) -> None:
     ours, theirs = outcomes("gradbench-lse-primal", fake(behaviour))
     assert ours.failure is None and len(ours.costs) == 2
     assert failure(theirs).status == "failed" and not failure(theirs).is_absence

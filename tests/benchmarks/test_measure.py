@@ -110,7 +110,7 @@ def test_patience_ends() -> None:
     assert "no answer within 1 s" in failure_of(slow).text
 
 
-def test_what_a_program_prints_is_no_answer() -> None:
+def test_printed_text_is_no_answer() -> None:
     (outcome,) = outcomes(entry("ours", "talkative", "ctrlgrad"))
     assert outcome.failure is None
 

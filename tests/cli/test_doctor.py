@@ -41,7 +41,7 @@ def test_train_offers_every_engine_that_a_run_may_have():
 @pytest.mark.parametrize(
     ("patience", "is_terminal", "says"), [(0.0, True, True), (1e3, True, False), (0.0, False, False)]
 )
-def test_what_compiles_for_long_says_so(capsys, patience, is_terminal, says):
+def test_long_compilations_are_shown(capsys, patience, is_terminal, says):
     def tripled(x):
         return cg.while_loop(lambda y: y < 100.0, lambda y: y * 3.0 + patience, x)
 

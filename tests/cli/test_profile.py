@@ -91,7 +91,7 @@ def test_without_matplotlib_there_is_no_picture(command, program, tmp_path, monk
     assert sorted(path.name for path in tmp_path.glob("out.*")) == ["out.html", "out.json", "out.txt"]
 
 
-def test_what_was_done_otherwise_than_planned_is_a_table():
+def test_deviations_from_the_plan_are_a_table():
     made = Recording()
     made.fell_back += [FellBack(1.0, 1, "h: a copy failed: the disk is full\n  got: 0 free bytes")] * 3
     made.devices[1] = "cpu"
@@ -112,7 +112,7 @@ def test_what_was_done_otherwise_than_planned_is_a_table():
         (["program.py:failing"], "running failing failed"),
     ],
 )
-def test_what_cannot_be_used(command, program, monkeypatch, arguments, message):
+def test_unusable_arguments_are_refused(command, program, monkeypatch, arguments, message):
     monkeypatch.chdir(program.parent)
     result = command("profile", *arguments)
     assert result.exit_code == 2, result.output

@@ -95,7 +95,7 @@ def test_metrics_that_a_killed_run_wrote_after_its_checkpoint_are_written_again(
     assert_same_numbers(whole, train("broken", "--resume"))
 
 
-def test_what_a_run_that_was_killed_had_not_written_to_its_end_is_removed(train):
+def test_unfinished_checkpoints_of_a_killed_run_are_removed(train):
     run = train("run", steps=3)
     (run.out / ".checkpoint.safetensors.12345").write_bytes(b"half of")
     assert train("run", "--resume", steps=3).exit_code == 0

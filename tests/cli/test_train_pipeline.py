@@ -26,7 +26,7 @@ def test_a_pipelined_run_resumes_as_one(train):
     assert other.exit_code == 2 and "--engine dataflow" in other.stderr
 
 
-def test_what_cannot_be_split_is_refused(train):
+def test_unsplittable_pipelines_are_refused(train):
     one = train("one", "--pipeline")
     assert one.exit_code == 2 and "--layers 2 or more" in one.stderr
     native = train("native", "--pipeline", "--layers", 2, "--engine", "native")

@@ -152,7 +152,7 @@ def test_a_length_given_in_the_run_is_that_of_the_rows(uses_rows: bool, length: 
         f(np.int64(length))
 
 
-def test_what_is_cut_out_by_data_may_differ_from_branch_to_branch() -> None:
+def test_data_dependent_sizes_may_differ_between_branches() -> None:
     f = cg.function(lambda x, n: cg.cond(n > 1, lambda: x[:n], lambda: x))
     assert f(np.ones(5), 3).shape == (3,)
     assert f(np.ones(5), 0).shape == (5,)

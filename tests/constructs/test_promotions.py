@@ -107,7 +107,7 @@ def test_a_branch():
     assert "cast w: .astype('float32')" in message
 
 
-def test_what_no_op_has_changed_says_no_more_than_the_dtypes():
+def test_mismatches_without_a_promoting_op_name_dtypes_only():
     message = error_of(lambda x: cg.fori_loop(0, 3, lambda i, c: W, x), X)
     assert "carry: starts as f32[3], the body returns f64[3]\n  try: cast with .astype" in message
     shapes = error_of(lambda x: cg.fori_loop(0, 3, lambda i, c: c[:2], x), X)

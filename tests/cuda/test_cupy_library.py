@@ -71,7 +71,7 @@ def test_the_card_never_gives_more_than_the_budget(card: Card, memory: RunMemory
     assert len(card.allocated) > 8, "the pieces were never in the way"
 
 
-def test_what_the_budget_has_room_for_is_there(card: Card, memory: RunMemory) -> None:
+def test_all_memory_of_the_budget_is_usable(card: Card, memory: RunMemory) -> None:
     """However arrays came and went: a small one that lives does not hold the rest of a large piece of memory."""
     kept = [alloc(4096)]
     for size in (512, 1024, 512):
@@ -363,7 +363,7 @@ def test_a_tensor_that_has_a_gradient_is_refused(library: CupyLibrary) -> None:
 
 
 @pytest.mark.parametrize("make", [Lent, LentByDLPack])
-def test_what_was_lent_is_held_until_the_work_on_it_is_done(library: CupyLibrary, make: Any) -> None:
+def test_lent_arrays_are_held_until_their_work_is_done(library: CupyLibrary, make: Any) -> None:
     x = make()
     gone = weakref.ref(x)
     gate = hold(library._stream)

@@ -123,7 +123,7 @@ def test_donation_is_by_argument(card: StandIn) -> None:
 
 
 @pytest.mark.parametrize("lend", [lambda x: memory_at(x.__cuda_array_interface__), lambda x: x.__dlpack__()])
-def test_what_was_lent_is_not_overwritten(card: StandIn, lend: Any) -> None:
+def test_lent_arrays_are_not_overwritten(card: StandIn, lend: Any) -> None:
     """By the interface, whose holder has the address alone, or by DLPack."""
     given = cg.function(lambda x: x + 1.0, engine="cuda")(np.arange(4.0))
     memory = given._array.data

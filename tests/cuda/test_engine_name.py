@@ -65,7 +65,7 @@ def test_explain_tells_of_callbacks_and_branches(card: StandIn) -> None:
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
-def test_what_lies_on_a_card_is_not_explained_elsewhere(engine: str) -> None:
+def test_gpu_arguments_are_not_explained_by_another_engine(engine: str) -> None:
     with pytest.raises(UserInputError, match="lies on a GPU"):
         cg.function(loss, engine=engine).explain(OnACard())
 

@@ -43,7 +43,7 @@ def test_the_error_of_the_plain_loop(
     assert found.value.__cause__ is not None
 
 
-def test_what_an_element_may_make_fail_is_computed_where_its_error_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_that_elements_make_fail_run_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library of the card would give some number for an integer's negative power."""
     library = StandIn()
     monkeypatch.setattr(cupy_library, "cupy_library", lambda number=0: library)

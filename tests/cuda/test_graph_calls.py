@@ -68,7 +68,7 @@ def test_explain_says_what_is_in_a_graph() -> None:
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if "Destroy" not in name and name != "cuGraphLaunch"])
 @pytest.mark.parametrize("status", [NOT_SUPPORTED, UNSUPPORTED, 2])
-def test_what_the_driver_refuses_is_run_from_the_list(name: str, status: int) -> None:
+def test_graphs_that_the_driver_refuses_run_from_the_list(name: str, status: int) -> None:
     """It is asked once a loop, or once a run where there was no memory, and nothing is left behind."""
     library = StandIn()
     library.driver.graph_calls.refusals[name] = status
@@ -230,7 +230,7 @@ def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("what", ["allocation", "waiting", "compilation", "instantiation"])
-def test_what_a_capture_does_not_allow(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_a_capture_does_not_allow(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     library, (graph, arguments) = StandIn(), rnn(40)
     driver, out = library.driver, ctypes.c_uint64()
     end = Capture.end

@@ -103,7 +103,7 @@ def test_the_card_asks_the_predicate(long_blocks: None) -> None:
         assert forward == -(-(trips - 12) // 2) and backward == [(trips - 2) // 2] * (trips >= 18)
 
 
-def test_what_ran_past_the_end_is_not_counted() -> None:
+def test_iterations_past_the_end_are_not_counted() -> None:
     """Pushed rows, as the profile tells them."""
     x = np.array([30.0, 0.3])
     graph = optimised_graph(cg.function(cg.grad(loss)).graph(x), is_for_gpu=True)

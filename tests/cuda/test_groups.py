@@ -41,7 +41,7 @@ def test_a_group_goes_on_past_what_does_not_need_it() -> None:
     assert order_of(graph) == ["matmul", "[tanh sin multiply]"]
 
 
-def test_what_is_read_outside_closes_a_group() -> None:
+def test_values_read_outside_close_a_group() -> None:
     def fn(x: Any) -> Any:
         y = np.tanh(x)
         return (y - np.sum(y)) * 2.0
@@ -124,7 +124,7 @@ def test_half_floats_are_in_kernels() -> None:
     assert "float16 v0 = float32(a0) * float32(s0);" in str(text)
 
 
-def test_what_is_pushed_and_carried_is_written_once() -> None:
+def test_pushed_carries_are_written_once() -> None:
     """The carry is read in the stack's slot."""
 
     def loss(x: Any) -> Any:

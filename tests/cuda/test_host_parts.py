@@ -98,7 +98,7 @@ def test_where_no_plan_fits_it_runs_step_by_step(fn: Callable[[Any], Any], monke
     } == {"cuda"}
 
 
-def test_what_python_does_does_not_grow_with_the_iterations() -> None:
+def test_python_calls_do_not_grow_with_the_iterations() -> None:
     def powers(x: Any, n: Any) -> Any:
         return cg.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, cnp.sin(c[1]) + x), (0, x))[1]
 
@@ -118,7 +118,7 @@ def scaled(order: int) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
-def test_what_is_pushed_on_the_host_is_popped_on_the_card(order: int) -> None:
+def test_rows_pushed_on_the_host_are_popped_on_the_card(order: int) -> None:
     graph = cg.function(scaled(order)).graph(X, VECTOR)
     ran = on_stand_in(graph, [X, VECTOR])
     assert_same(ran.results, on_reference(graph, [X, VECTOR]))

@@ -151,7 +151,7 @@ def launches_of(monkeypatch: pytest.MonkeyPatch, graph: Any, arguments: Sequence
     return found
 
 
-def test_what_bounds_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_of_an_update_grow_with_its_logarithm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few positions are compared with each other, more in runs that are merged: a launch for each doubling."""
     x = np.zeros(5)
     graph = cg.function(lambda x, i: x.at[i].add(1.0)).graph(x, np.zeros(3, np.int64))

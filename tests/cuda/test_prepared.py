@@ -50,7 +50,7 @@ def lstm(steps: int, order: int) -> tuple[Graph, list[Any]]:
 
 
 @pytest.mark.parametrize("order", [0, 1])
-def test_what_python_does_does_not_grow_with_the_iterations(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_calls_do_not_grow_with_the_iterations(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an LSTM and of its gradient: one run of prepared launches for each loop, and as many calls of Python for 40
     steps as for 20. A block has room for all of them. Graphs are in `test_graphs`."""
     monkeypatch.setattr(stacks, "LEAST_ROWS", 64)
@@ -184,7 +184,7 @@ def backwards(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("fn", [swapping, rotating, shared, updated, accumulated, summed, numbers, backwards])
-def test_what_is_carried_where(fn: Callable[[Any], Any]) -> None:
+def test_loops_with_unusual_carries_are_prepared(fn: Callable[[Any], Any]) -> None:
     x = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
     assert all(text.startswith("from a list") for text in launching_of(fn, x))
     loss = lambda x: sum(np.sum(np.sin(y)) for y in cg.tree.leaves(fn(x)))

@@ -163,7 +163,7 @@ def test_a_graph_that_is_not_launched_is_run_from_the_list(monkeypatch: pytest.M
         assert library.driver.graph_calls.calls["cuGraphLaunch"] and not ran.counts.graphs
 
 
-def test_what_python_does_does_not_grow_with_the_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_calls_do_not_grow_with_the_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward, though only the card knows how many rows each iteration pushes."""
     monkeypatch.setattr(stacks, "LEAST_ROWS", 256)
     calls, counted = [], []

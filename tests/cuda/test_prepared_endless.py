@@ -159,7 +159,7 @@ def test_the_same_bits_as_step_by_step(fn: Callable[[Any], Any], order: int) -> 
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-def test_what_python_does_does_not_grow_with_trip_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_calls_do_not_grow_with_trip_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither of the scan nor of the loop inside, forward and backward."""
     monkeypatch.setattr(stacks, "LEAST_ROWS", 4096)
     monkeypatch.setattr(row_memory, "OWN_BYTES", 1 << 20)

@@ -124,7 +124,7 @@ def test_every_trip_count(fn: Callable[[Any], Any], trips: int) -> None:
     assert counters.pops == counters.pushes
 
 
-def test_what_python_does_does_not_grow_with_the_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_calls_do_not_grow_with_the_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first iterations are from the list, which waits for the branch and for the end; then there is a graph."""
     monkeypatch.setattr(stacks, "LEAST_ROWS", 512)
     calls, counted = [], []

@@ -235,7 +235,7 @@ def test_gradients_are_those_of_differences_and_of_jax(fn: Callable[[Any], Any])
 
 
 @pytest.mark.parametrize("fn", [made_anew, numbers, recurrent, from_loop_to_loop, of_an_array])
-def test_what_python_does_does_not_grow_with_the_iterations(fn: Callable[[Any], Any]) -> None:
+def test_python_calls_do_not_grow_with_the_iterations(fn: Callable[[Any], Any]) -> None:
     def calls(steps: int, inner: int) -> int:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(f"{__name__}.STEPS", steps)

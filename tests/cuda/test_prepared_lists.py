@@ -128,7 +128,7 @@ def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monke
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_needed_together_lies_apart(seed: int) -> None:
+def test_live_buffers_do_not_overlap(seed: int) -> None:
     """Also of arrays that are carried: the one before from the beginning on, the one after to the end."""
     rng = np.random.default_rng(seed)
     launches, dtype, end = Launches(), np.dtype(np.float32), 24

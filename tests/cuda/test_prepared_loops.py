@@ -231,7 +231,7 @@ def test_the_same_bits_as_step_by_step(fn: Callable[[Any], Any], order: int, mon
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
-def test_what_python_does_does_not_grow_with_either_count(long_blocks: None) -> None:
+def test_python_calls_do_not_grow_with_either_count(long_blocks: None) -> None:
     """Forward and backward; how often the loop inside goes on is an argument."""
     calls, counted = [], []
 

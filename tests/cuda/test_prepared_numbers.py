@@ -124,7 +124,7 @@ def test_values_and_gradients(fn: Callable[[Any], Any], order: int) -> None:
 
 
 @pytest.mark.parametrize("fn", [decaying, by_remainder])
-def test_what_python_does_does_not_grow_with_the_iterations(fn: Callable[[Any], Any]) -> None:
+def test_python_calls_do_not_grow_with_the_iterations(fn: Callable[[Any], Any]) -> None:
     def calls(steps: int) -> int:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(f"{__name__}.STEPS", steps)

@@ -177,7 +177,7 @@ def test_the_same_bits_as_step_by_step(
 
 
 @pytest.mark.parametrize("in_graphs", [True, False], ids=["graphs", "lists"])
-def test_what_python_does_does_not_grow_with_trip_counts(in_graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_calls_do_not_grow_with_trip_counts(in_graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither of the loop nor of the one inside, forward and backward."""
     if not in_graphs:
         without_graphs(monkeypatch)

@@ -173,7 +173,7 @@ def test_values_and_gradients(fn: Callable[[Any], Any], order: int) -> None:
 
 
 @pytest.mark.parametrize("fn", [recurrent, again])
-def test_what_python_does_does_not_grow_with_the_iterations(fn: Callable[[Any], Any]) -> None:
+def test_python_calls_do_not_grow_with_the_iterations(fn: Callable[[Any], Any]) -> None:
     """Of arrays whose rows are all written, and in the end there are as many as before."""
 
     def calls(steps: int) -> int:
@@ -187,7 +187,7 @@ def test_what_python_does_does_not_grow_with_the_iterations(fn: Callable[[Any], 
     assert found == [found[0]] * 3
 
 
-def test_what_was_never_written_is_nothing() -> None:
+def test_rows_never_written_are_empty() -> None:
     """A zero that is added to nothing keeps its sign; rows that are not written again are those of before."""
     empty = array(6)
 

@@ -117,7 +117,7 @@ def test_an_index_out_of_range_is_named_with_its_line(bad: int, size: int, how: 
     assert found.value.source == plain.value.source
 
 
-def test_what_is_read_again_is_copied_before_it_is_updated() -> None:
+def test_arrays_read_again_are_copied_before_updates() -> None:
     def loop(x: Any, i: Any) -> Any:
         def body(k: Any, c: Any) -> Any:
             x, before = c

@@ -112,7 +112,7 @@ HUGE = 1 << 31
 X, W = np.full((2, 6), 0.1), np.full((6, 6), 0.1)
 
 
-def test_what_cublas_cannot_count_is_refused_or_copied(library: StandIn) -> None:
+def test_sizes_beyond_cublas_are_refused_or_copied(library: StandIn) -> None:
     """A number of more than 31 bits would come to it without its upper ones."""
     row = np.broadcast_to(np.float32(1), (1, HUGE))
     for a, b, what in (

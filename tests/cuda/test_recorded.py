@@ -122,7 +122,7 @@ def library() -> Telling:
 
 
 @pytest.mark.parametrize("road", READING)
-def test_what_is_read_is_told_and_so_is_the_result(library: Telling, road: str) -> None:
+def test_reads_and_results_are_recorded(library: Telling, road: str) -> None:
     with library.running():
         x = library.upload(np.arange(4.0))
         library.writes.clear()
@@ -132,7 +132,7 @@ def test_what_is_read_is_told_and_so_is_the_result(library: Telling, road: str) 
 
 
 @pytest.mark.parametrize("road", WRITING)
-def test_what_is_written_is_told(library: Telling, road: str) -> None:
+def test_writes_are_recorded(library: Telling, road: str) -> None:
     with library.running():
         x = library.upload(np.arange(4.0))
         if road != "upload":

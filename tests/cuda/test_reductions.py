@@ -187,7 +187,7 @@ def test_a_softmax_is_three_kernels() -> None:
     assert (ran.counts.kernels, ran.counts.calls) == (6 + 1, 0)
 
 
-def test_what_is_reduced_over_other_axes_is_another_kernel() -> None:
+def test_reductions_over_other_axes_are_separate_kernels() -> None:
     def fn(x: Any) -> Any:
         y = np.tanh(x)
         return np.sum(y, axis=0), np.sum(y, axis=1), np.max(y, axis=1)

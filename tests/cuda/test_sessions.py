@@ -217,7 +217,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 @pytest.mark.parametrize("loop", [swapping, recomputing])
-def test_what_a_loop_asks_for_opens_a_session(
+def test_memory_options_of_a_loop_open_a_session(
     card: StandIn, loop: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []

@@ -26,7 +26,7 @@ def test_as_on_the_processor(function: Any, kinds: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64"])
 @pytest.mark.parametrize("name", ["nonzero", "add", "tanh", "__mul__", "__lt__"])
-def test_what_the_library_would_take_for_zero_is_refused(name: str, dtype: str) -> None:
+def test_subnormal_operands_that_the_library_flushes_are_refused(name: str, dtype: str) -> None:
     library = StandIn()
     with library.running():
         x = library.upload(np.ones(3).astype(dtype))

@@ -350,7 +350,7 @@ SCENARIOS: dict[str, tuple[Scenario, ...]] = {
 
 
 @pytest.mark.parametrize("scenario", dict.fromkeys(s for found in SCENARIOS.values() for s in found))
-def test_what_waits_where_it_must_passes(
+def test_sufficient_waits_pass(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch, short_chunks: None, tmp_path: Path
 ) -> None:
     scenario(monkeypatch, tmp_path)

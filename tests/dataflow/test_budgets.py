@@ -121,7 +121,7 @@ def test_swap_memory_opens_a_session_and_the_profile_names_the_loop() -> None:
     assert summary.forward_seconds > 0
 
 
-def test_what_is_not_to_leave_stays() -> None:
+def test_unswapped_loops_stay() -> None:
     stays = cg.function(cg.grad(lambda x: three(x, 300, swap_memory=False)), engine="dataflow")
     with checked_session(64 << 10) as session:
         assert stays(0.7) == SLOPE(0.7, 300)

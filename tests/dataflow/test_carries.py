@@ -62,7 +62,7 @@ def test_a_node_of_a_carry_may_wait_for_more(waiting: str) -> None:
     assert fired == ({waiting} & {"Merge", "Switch", "NextIteration"})
 
 
-def test_what_a_control_holds_up_comes_after_it() -> None:
+def test_controlled_nodes_fire_after_their_control() -> None:
     recorder = Recorder()
     run(counting("Switch"), [np.int64(0), np.int64(6)], recorder=recorder, clusters="none", order=3)
     firings = [f for f in recorder.firings if f.frame == "loop" and not f.is_dead]
@@ -88,7 +88,7 @@ def test_one_value_for_two_carries() -> None:
     same_in_any_order(graph, [np.int64(10)], (10, 55, 89, 89))
 
 
-def test_what_is_switched_need_not_be_a_carry() -> None:
+def test_switch_takes_values_that_are_no_carries() -> None:
     """A Switch takes values that are no carries: a constant of the frame, which may come late, and the predicate
     itself."""
     b = FlatBuilder()

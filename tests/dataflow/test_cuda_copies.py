@@ -66,7 +66,7 @@ def test_there_and_back(library: CupyLibrary) -> None:
     assert held(library) == (0, 0)
 
 
-def test_what_nobody_waits_for_is_over_at_the_end(library: CupyLibrary) -> None:
+def test_unawaited_copies_end_at_close(library: CupyLibrary) -> None:
     copies = Copies(library)
     for number in range(10):
         x = np.full(1000, float(number))

@@ -228,7 +228,7 @@ def test_arrays_that_are_filled_on_a_device(cards: Cards, rows: str) -> None:
     cards.assert_nothing_is_left()
 
 
-def test_what_is_sent_is_not_written_to(cards: Cards) -> None:
+def test_sent_arrays_are_not_written_to(cards: Cards) -> None:
     """A sent array is not written to: a row is set on cuda:0 while the old array is on its way to cpu:0."""
 
     def f(x: Any, n: Any) -> Any:

@@ -277,7 +277,7 @@ def test_ctrl_c_stops_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_on("dataflow", graph, [np.float64(0.5), np.int64(0)])[0] == 0.5
 
 
-def test_what_is_left_behind_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_a_run_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Executor, "left_behind", lambda self: {"frames": 1, "early messages": 0})
     with pytest.raises(ExecutionError, match="left something behind") as caught:
         run_on("dataflow", graph_of(two_chains, 3), [np.int64(3)])
@@ -305,7 +305,7 @@ def test_plans_are_made_once() -> None:
     assert prepare(graph, Settings()) is first
 
 
-def test_what_is_oldest_goes_first_and_what_is_dead_before_it() -> None:
+def test_oldest_nodes_fire_first_and_dead_ones_before() -> None:
     def at(*tag: int) -> Any:
         return SimpleNamespace(tag=tag)
 
@@ -316,7 +316,7 @@ def test_what_is_oldest_goes_first_and_what_is_dead_before_it() -> None:
     assert [ready.popleft()[1] for _ in range(len(ready))] == ["dead", "old", "inside an old one", "late", "later"]
 
 
-def test_what_has_come_is_taken_without_waiting() -> None:
+def test_arrived_messages_are_received_without_waiting() -> None:
     split = partition(placed(graph_of(across, 0.5, 3), Settings()))
     exchange = Exchange(["cpu:0", "cpu:1"], split.edges, None)
     edge = next(e.number for e in split.edges if e.receiver == "cpu:1")

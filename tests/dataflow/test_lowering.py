@@ -220,7 +220,7 @@ def test_a_branch_faces_its_gradient(update_golden: bool) -> None:
     assert len(predicates) == 1
 
 
-def test_what_no_value_gates_gets_a_control() -> None:
+def test_ungated_nodes_get_a_control() -> None:
     """A node without gated operands gets a control: a constant in a branch or a body is made only where that is
     reached."""
 

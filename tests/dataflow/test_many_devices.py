@@ -47,7 +47,7 @@ def test_nested_loops_in_many_placements(name: str, seed: int) -> None:
     assert_same(found, run_on("reference", graph, leaves))
 
 
-def test_what_a_device_may_not_change_is_copied() -> None:
+def test_shared_arrays_are_copied_before_changes() -> None:
     """A shared array is copied before a device changes it: one device sets a row, and the other reads the array in
     the same iteration."""
 

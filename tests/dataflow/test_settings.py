@@ -37,7 +37,7 @@ from ctrlgrad.execution import run_on
         ("recorder", Recorder, "a ctrlgrad.dataflow.Recorder, or None"),
     ],
 )
-def test_what_cannot_be_kept_to_is_refused(name: str, value: Any, expected: str) -> None:
+def test_unusable_settings_are_refused(name: str, value: Any, expected: str) -> None:
     with (
         pytest.raises(UserInputError, match=f"the setting {name} is not usable") as caught,
         dataflow.settings(**{name: value}),
@@ -193,7 +193,7 @@ def test_a_graph_on_one_device_is_one_plan_of_the_native_engine(place: Any, monk
     ],
     ids=lambda changes: "".join(map(str, changes)),
 )
-def test_what_needs_the_executor_has_it(changes: dict[str, Any]) -> None:
+def test_settings_that_need_the_executor_use_it(changes: dict[str, Any]) -> None:
     graph = cg.function(_summed).graph(0.5)
     with dataflow.settings(**{"loops": None, **changes}) as now:
         assert not is_one_plan(graph, now)

@@ -217,7 +217,7 @@ def test_two_ops_on_the_line_with_different_values_are_not_mixed_up():
 
 
 @pytest.mark.parametrize("engine", ["reference", "dataflow"])
-def test_whether_the_iteration_counts_forwards_or_backwards(engine):
+def test_backward_iterations_are_numbered_as_forward(engine):
     with cg.options(engine=engine):
         assert "which runs backwards; numbered as forwards" in culprit(cg.grad(root), 4.0).text
         assert "backwards" not in culprit(cg.function(nested), 0.0).text

@@ -30,7 +30,7 @@ def raising(kind: type[BaseException]) -> Any:
 
 @pytest.mark.parametrize("engine", ["reference", "dataflow", "native"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_callback_raises_keeps_its_type_and_says_where_the_run_was(engine: str, kind: Any) -> None:
+def test_callback_errors_keep_their_type_and_name_the_iteration(engine: str, kind: Any) -> None:
     with cg.options(engine=engine), pytest.raises(kind) as caught:
         cg.function(raising(kind))(1.0)
     assert type(caught.value) is kind and caught.value.args == ("mine",)

@@ -260,7 +260,7 @@ def test_a_mask_of_another_size_fails_when_the_program_runs() -> None:
         (lambda x: cnp.asarray(x).astype(int) ** (x.astype(int) - 1), "negative integer powers"),
     ],
 )
-def test_what_has_no_answer_is_an_error_at_run_time(call: Callable[..., Any], text: str) -> None:
+def test_unanswerable_calls_fail_at_run_time(call: Callable[..., Any], text: str) -> None:
     with pytest.raises(ExecutionError, match=text) as caught:
         cg.function(call)(np.zeros((2, 2)))
     assert caught.value.source is not None

@@ -147,7 +147,7 @@ def test_creation_with_known_sizes_is_concrete_inside_a_trace() -> None:
     assert not builder.nodes
 
 
-def test_what_modules_of_array_functions_offer_is_public() -> None:
+def test_exports_of_array_modules_are_public() -> None:
     # `promote` has the words that the modules share.
     for module in (m for m in pkgutil.iter_modules(array.__path__) if m.name != "promote"):
         offered = getattr(importlib.import_module(f"{array.__name__}.{module.name}"), "__all__", [])

@@ -104,7 +104,7 @@ CONSTRUCTS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", CONSTRUCTS)
-def test_what_a_construct_gives_at_once_may_be_indexed_updated_and_written_to(name: str) -> None:
+def test_results_of_eager_constructs_are_writable_arrays(name: str) -> None:
     x = X.copy()
     found = CONSTRUCTS[name](x)
     rows = cg.fori_loop(0, 2, lambda t, total: total + found[t], np.zeros(3))
@@ -197,7 +197,7 @@ def test_functions_of_arrays_make_no_graph(monkeypatch: pytest.MonkeyPatch) -> N
         cnp.add(x, np.ones(3))
 
 
-def test_what_is_wrong_with_arrays_is_said_with_the_operation_and_its_line() -> None:
+def test_array_errors_name_the_operation_and_its_line() -> None:
     x = np.ones((2, 3))
     for wrong, told in (
         (lambda: cnp.matmul(x, x), "matmul"),

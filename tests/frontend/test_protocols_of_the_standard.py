@@ -69,7 +69,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_what_makes_arrays_takes_a_device(name: str) -> None:
+def test_array_constructors_take_a_device(name: str) -> None:
     np.testing.assert_array_equal(MADE[name](device="cpu"), MADE[name]())
     with pytest.raises(UserInputError, match=f"{name}: an unknown device"):
         MADE[name](device="gpu")
@@ -108,7 +108,7 @@ def test_copies() -> None:
     assert cnp.array(1.0, ndmin=2).shape == (1, 1)
 
 
-def test_what_the_namespace_says_of_itself() -> None:
+def test_namespace_info_agrees_with_numpy() -> None:
     ours, theirs = cnp.__array_namespace_info__(), np.__array_namespace_info__()
     assert cnp.__array_api_version__ == "2024.12"
     assert ours.capabilities() == theirs.capabilities()

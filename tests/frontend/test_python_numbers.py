@@ -217,7 +217,7 @@ def test_complex_numbers_have_the_width_of_the_default() -> None:
         assert cnp.asarray(np.complex128(1j)).dtype == np.complex128
 
 
-def test_what_is_no_float_dtype_is_refused() -> None:
+def test_unsupported_default_floats_are_refused() -> None:
     with pytest.raises(UserInputError, match="no such default"), cg.options(default_float="float16"):
         pass
 

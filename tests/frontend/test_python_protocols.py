@@ -113,7 +113,7 @@ ADVISED: dict[str, tuple[Callable[[Any], Any], Callable[[np.ndarray], Any]]] = {
 
 
 @pytest.mark.parametrize("name", ADVISED)
-def test_what_is_advised_does_what_was_wanted(name: str) -> None:
+def test_advised_code_does_the_in_place_update(name: str) -> None:
     ours, in_place = ADVISED[name]
     expected = V.copy()
     in_place(expected)

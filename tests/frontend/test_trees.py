@@ -132,7 +132,7 @@ def test_fields_by_name_as_in_jax() -> None:
     assert tree.structure(Part(1, "p")) != tree.structure(Part(1, "q"))
 
 
-def test_what_jax_knows_is_a_node() -> None:
+def test_classes_registered_with_jax_are_nodes() -> None:
     given = {"m": [OfJax(X, True), OfJax(2.0 * X, False)], "d": DataOfJax(3.0, OfJax(X, True), 2)}
     assert [np.shape(x) for x in tree.leaves(given)] == [np.shape(x) for x in jax.tree.leaves(given)]
     doubled = tree.map(lambda x: x * 2, given)

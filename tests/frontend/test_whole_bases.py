@@ -92,7 +92,7 @@ def test_derivatives_of_a_complete_qr_are_those_of_jax() -> None:
 
 
 @pytest.mark.parametrize("a", [_numbers(4, 2), TRIANGLE], ids=["any", "a triangle"])
-def test_what_follows_the_space_beside_has_derivatives_also_where_lapack_s_basis_jumps(a: np.ndarray) -> None:
+def test_functions_of_the_complement_have_derivatives_where_lapack_s_basis_jumps(a: np.ndarray) -> None:
     def by_qr(a: Any) -> Any:
         q, r = cnp.linalg.qr(a, mode="complete")
         return cnp.sum((q[:, 2:] @ q[:, 2:].T) * WEIGHTS) + cnp.sum(cnp.abs(r[:2]) ** 3 * WEIGHTS[:2, :2])

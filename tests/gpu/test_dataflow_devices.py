@@ -100,7 +100,7 @@ def test_every_dtype_goes_both_ways() -> None:
     assert_nothing_is_left()
 
 
-def test_what_is_sent_is_not_written_to() -> None:
+def test_sent_arrays_are_not_written_to() -> None:
     def f(x: Any, n: Any) -> Any:
         def body(carry: Any) -> Any:
             i, table, total = carry

@@ -272,7 +272,7 @@ def test_gradients_are_those_of_jax(name: str, over: Callable[..., Any], x64: No
 
 @pytest.mark.parametrize("over", [program, rows])
 @pytest.mark.parametrize("name", BODIES)
-def test_what_is_restored_has_the_bits_of_what_was_pushed(
+def test_restored_carries_have_the_bits_of_pushed_ones(
     name: str, over: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     restored, _ = run(gradient(over(OURS, name)))
@@ -368,7 +368,7 @@ def test_an_update_of_an_array_from_outside_is_made_again() -> None:
     assert cg.check_grads(lambda h, base: loss(h, base, 5), args[:2], order=1, modes=("rev",)).ok
 
 
-def test_what_a_branch_yields_is_not_pushed() -> None:
+def test_results_of_a_branch_are_not_pushed() -> None:
     def loss(x: Any, way: Any) -> Any:
         return cg.cond(way, cnp.tanh, lambda x: cnp.exp(-x), x).sum()
 

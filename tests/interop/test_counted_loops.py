@@ -138,7 +138,7 @@ def test_the_number_of_iterations(start: Any, end: Any, step: int, by: str, trip
             assert float(cg.to_jax(until(start, end, step, by))(2.0)) == 2.0 ** (trips + 1)
 
 
-def test_what_a_known_count_does_not_help() -> None:
+def test_loops_that_a_known_count_does_not_help() -> None:
     """Rows that are read again, data in the condition, saved values under a wish for memory."""
 
     def read_again(x: Any) -> Any:

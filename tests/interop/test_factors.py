@@ -184,7 +184,7 @@ def test_whole_bases_and_pivoted_columns(kind: str) -> None:
         np.testing.assert_allclose((u[..., :k] * s[..., None, :]) @ vh[..., :k, :], a, atol=1e-12)
 
 
-def test_what_depends_on_whole_bases_has_derivatives() -> None:
+def test_functions_of_whole_bases_have_derivatives() -> None:
     a = numbers("real", 4, 3)
     weights = numbers("real", 4, 4)
     f = cg.from_jax(lambda a: jnp.sum(jnp.linalg.qr(a, mode="complete")[0] * weights))

@@ -225,7 +225,7 @@ def test_random_programs(seed: int, back: bool) -> None:
     assert [str(wrong) for wrong in judge(program, back=back)] == [], str(program)
 
 
-def test_what_a_user_says_of_a_primitive_replaces_what_was_known_of_it() -> None:
+def test_user_rules_replace_rules_of_primitives() -> None:
     """Registered first of all, before anything else of `interop` is loaded."""
     code = """
 import numpy as np, ctrlgrad as cg

@@ -344,7 +344,7 @@ def test_an_operator_that_is_not_known_names_itself_its_node_and_how_to_add_it(m
         ("g (float[1,1,2,2] x) => (float[n] y) { y = RoiAlign (x) }", UnsupportedPrimitiveError, "images"),
     ],
 )
-def test_what_has_no_meaning_here_is_refused_by_name(text: str, error: Any, pattern: str) -> None:
+def test_unsupported_models_are_refused_by_name(text: str, error: Any, pattern: str) -> None:
     with pytest.raises(error, match=pattern):
         model(text)(np.ones(2, np.float32))
 
@@ -387,7 +387,7 @@ def nested(kind: str, depth: int) -> str:
 
 
 @pytest.mark.parametrize("kind", ["If", "Loop"])
-def test_what_is_nested_is_read_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_graphs_are_read_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     node = Reader.node
 

@@ -66,6 +66,6 @@ def test_selecting_in_windows_and_adding_there(select: Any) -> None:
         cg.from_jax(lambda x, s: scatter(x, select, *windows, s, np.float64(1.0), lax.mul))(x, source)
 
 
-def test_what_is_refused_says_why() -> None:
+def test_refused_primitives_say_why() -> None:
     with pytest.raises(UnsupportedPrimitiveError, match="a state that is hidden from programs"):
         cg.from_jax(lambda a: lax.rng_uniform(a, 1.0, (3,)))(0.0)

@@ -86,7 +86,7 @@ def test_a_linear_map_has_itself_for_a_derivative(name: str) -> None:
     cg.check_grads(f, (x,), modes=("rev", "fwd"), against=("finite_differences",))
 
 
-def test_what_a_pooling_takes_an_unpooling_puts_back_and_so_do_their_gradients() -> None:
+def test_unpooling_inverts_pooling_and_so_do_the_gradients() -> None:
     f = model(
         """g (double[1, 2, 4, 5] x) => (double[a, b, c, d] y, int64[a, b, e, f] i) {
             z, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2], dilations = [1, 2]> (x)

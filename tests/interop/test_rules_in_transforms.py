@@ -177,7 +177,7 @@ IN_FORWARD = {
 
 
 @pytest.mark.parametrize("name", around_inexact(jax, jnp))
-def test_what_an_inexact_forward_rule_returns_is_differentiated_next_as_in_jax(name: str) -> None:
+def test_higher_derivatives_of_inexact_forward_rules_agree_with_jax(name: str) -> None:
     """Derivatives of an inexact forward rule are those of the result that the rule returns, not of the function."""
     x = 0.7
     with jax.enable_x64(True), cg.options(engine="reference"):

@@ -96,7 +96,7 @@ def test_lineaxs_solutions_have_forward_mode_and_second_derivatives() -> None:
         close(cg.vmap(cg.grad(read))(np.stack([a, a.T])), jax.vmap(jax.grad(fn))(np.stack([a, a.T])))
 
 
-def test_what_an_equinox_program_refuses_is_raised_while_it_runs() -> None:
+def test_equinox_errors_are_raised_at_run_time() -> None:
     equinox = pytest.importorskip("equinox")
 
     def fn(x: Any) -> Any:

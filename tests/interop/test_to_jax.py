@@ -136,7 +136,7 @@ def test_a_while_loop_of_jax_is_reversed_by_jax() -> None:
     np.testing.assert_allclose(cg.grad(cg.from_jax(f))(2.0), 0.5 / 2**0.5, rtol=1e-12)
 
 
-def test_what_has_no_loop_is_pure_jax() -> None:
+def test_functions_without_loops_are_pure_jax() -> None:
     @cg.to_jax
     def f(x: Any, scale: Any) -> Any:
         y = cg.cond(x.sum() > 0, lambda: cnp.sin(x) * scale, lambda: x * x)

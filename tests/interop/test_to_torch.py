@@ -303,7 +303,7 @@ def test_compiled_code_agrees() -> None:
         (lambda: [[], {1}], TypeMismatchError, "set"),
     ],
 )
-def test_what_cannot_be_read_is_refused(argument: Any, error: Any, text: str) -> None:
+def test_unreadable_arguments_are_refused(argument: Any, error: Any, text: str) -> None:
     with pytest.raises(error, match=text):
         cg.to_torch(lambda x: x)(argument())
 

@@ -56,7 +56,7 @@ def _traced(numbers: list[int], x: Any) -> Any:
 
 
 @pytest.mark.parametrize("mode", [None, "clip", "fill", "promise_in_bounds"])
-def test_what_is_read_outside(mode: str | None) -> None:
+def test_reads_outside_bounds_agree_with_jax(mode: str | None) -> None:
     # JAX reads the fill value NaN: with another one there is something to compare.
     fill = {"fill_value": 7.0} if mode == "fill" else {}
     _assert_like_jax(lambda x: x.at[jnp.array([0, 2, 5])].get(mode=mode, **fill), X)
@@ -75,7 +75,7 @@ def test_a_cotangent_of_a_broken_promise_is_dropped_and_its_tangent_is_read() ->
 
 @pytest.mark.parametrize("mode", ["drop", "promise_in_bounds"])
 @pytest.mark.parametrize("name", ["set", "add", "subtract", "min", "max"])
-def test_what_is_written_outside(name: str, mode: str) -> None:
+def test_writes_outside_bounds_agree_with_jax(name: str, mode: str) -> None:
     _assert_like_jax(lambda x, u: getattr(x.at[_traced([-7, 1, 5], x)], name)(u, mode=mode), X, U)
 
 

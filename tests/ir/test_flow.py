@@ -70,7 +70,7 @@ def test_the_events_of_a_stack_through_a_loop_a_branch_and_a_call() -> None:
     assert begins(graph.nodes[0]) and not begins(graph.nodes[1])
 
 
-def test_what_is_pushed_outside_in_is_popped_inside_out() -> None:
+def test_nested_pushes_are_popped_in_reverse() -> None:
     b, s = started()
     (pushed,) = loop(b, [push(b, s)], lambda inner, v: [push(inner, push(inner, v[0]))])
     graph = b.finish([pushed])
@@ -119,7 +119,7 @@ def test_which_operand_a_result_of_a_branch_is(bodies: list[Callable[..., Values
     ],
     ids=["pushed", "passed on", "exchanged", "twice", "popped inside", "exchanged inside"],
 )
-def test_whether_a_loop_carries_on_the_stack_that_it_starts_with(body: Body, expected: list[bool]) -> None:
+def test_loops_that_carry_their_initial_stack(body: Body, expected: list[bool]) -> None:
     b = Builder()
     loop(b, [b.input(STACK, hint) for hint in "st"], body)
     (node,) = b.finish([]).nodes
@@ -127,7 +127,7 @@ def test_whether_a_loop_carries_on_the_stack_that_it_starts_with(body: Body, exp
     assert [stays(carrying, carry) for carry in carrying.carries] == expected
 
 
-def test_what_a_loop_does_in_an_iteration_counts_looks_and_tells_what_is_repeated() -> None:
+def test_loop_events_count_reads_and_repetitions() -> None:
     b = Builder()
 
     def body(inner: Builder, v: list[Value]) -> Values:

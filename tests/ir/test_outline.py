@@ -73,7 +73,7 @@ def test_a_loop_is_read_as_a_few_formulas() -> None:
     assert result.text == "return c"
 
 
-def test_what_pops_stands_beside_what_pushed() -> None:
+def test_pops_stand_beside_their_pushes() -> None:
     left, right = columns(outline(graph_of(cg.grad(root))))
     (forward,) = left
     backward = right[0]

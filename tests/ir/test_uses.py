@@ -73,7 +73,7 @@ def test_of_an_op_the_first_operand_alone_is_changed() -> None:
     assert [op for op in OPS.values() if any(use.changes for use in (*op.uses[1:], op.further))] == []
 
 
-def test_what_is_declared_to_change_is_what_has_a_kernel_that_works_in_place() -> None:
+def test_declared_updates_match_in_place_kernels() -> None:
     """A callback is none: its kernel is beside them because it is told of the run."""
     assert {name for name, op in OPS.items() if op.updates} == set(REFERENCE.in_place) - {"callback"}
 
@@ -102,7 +102,7 @@ def test_an_update_is_no_mere_push_or_pop(op: Op, cases: list[OpCase]) -> None:
 
 
 @each_op(Use.PASS)
-def test_what_is_passed_on_stays_as_it_is(op: Op, cases: list[OpCase]) -> None:
+def test_passed_operands_are_unchanged(op: Op, cases: list[OpCase]) -> None:
     assert all(is_same(results(case)[0], case.operands[0]) for case in cases)
 
 
@@ -113,7 +113,7 @@ def test_a_measure_depends_on_sizes_alone(op: Op, cases: list[OpCase]) -> None:
 
 
 @each_op(Use.VALUE)
-def test_what_depends_on_sizes_alone_is_no_value(op: Op, cases: list[OpCase]) -> None:
+def test_results_of_sizes_alone_do_not_use_values(op: Op, cases: list[OpCase]) -> None:
     cases = [case for case in cases if case.operands and not case.regions and case.graph().outputs]
     if op.use(0) is Use.VALUE and cases:
         assert any(depends_on_elements(case) for case in cases)
@@ -141,7 +141,7 @@ def test_a_read_depends_on_elements(op: Op, cases: list[OpCase]) -> None:
 
 
 @each_op(Use.READ, Use.MEASURE)
-def test_what_is_looked_at_stays_as_it_is(op: Op, cases: list[OpCase]) -> None:
+def test_read_operands_are_unchanged(op: Op, cases: list[OpCase]) -> None:
     for case in cases:
         operands = copy.deepcopy(list(case.operands))
         run_graph(case.graph(), list(operands), Run())
@@ -198,7 +198,7 @@ def test_a_size_says_how_large(op: Op, cases: list[OpCase]) -> None:
 def checks_of(op: str) -> Iterator[tuple[str, Callable[[], None]]]:
     for check in (
         test_of_an_op_the_first_operand_alone_is_changed,
-        test_what_is_declared_to_change_is_what_has_a_kernel_that_works_in_place,
+        test_declared_updates_match_in_place_kernels,
         test_a_stack_is_looked_at_or_becomes_a_stack,
     ):
         yield check.__name__, check
@@ -211,12 +211,12 @@ def checks_of(op: str) -> Iterator[tuple[str, Callable[[], None]]]:
 WRONG = [
     ("stack_push", (Use.UPDATE, Use.VALUE), "test_an_update_is_no_mere_push_or_pop"),
     ("stack_push", (Use.POP, Use.VALUE), "test_a_pop_takes_the_row_at_the_end"),
-    ("stack_push", (Use.READ, Use.VALUE), "test_what_is_declared_to_change_is_what_has_a_kernel_that_works_in_place"),
+    ("stack_push", (Use.READ, Use.VALUE), "test_declared_updates_match_in_place_kernels"),
     ("stack_push", (Use.PUSH, Use.PUSH), "test_of_an_op_the_first_operand_alone_is_changed"),
     ("stack_push", (Use.PUSH, Use.INDEX), "test_indices_and_sizes_are_integers_and_other_operands_need_not_be"),
     ("stack_pop", (Use.PUSH,), "test_a_push_puts_one_row_at_the_end"),
     ("stack_pop", (Use.UPDATE,), "test_an_update_is_no_mere_push_or_pop"),
-    ("stack_pop", (Use.VALUE,), "test_what_is_declared_to_change_is_what_has_a_kernel_that_works_in_place"),
+    ("stack_pop", (Use.VALUE,), "test_declared_updates_match_in_place_kernels"),
     ("stack_write", (Use.PUSH, Use.INDEX, Use.VALUE), "test_a_push_puts_one_row_at_the_end"),
     (
         "stack_write",
@@ -227,12 +227,12 @@ WRONG = [
     ("stack_resize", (Use.UPDATE, Use.INDEX), "test_an_index_says_where_and_not_how_large"),
     ("stack_read", (Use.VALUE, Use.INDEX), "test_a_stack_is_looked_at_or_becomes_a_stack"),
     ("stack_read", (Use.MEASURE, Use.INDEX), "test_a_measure_depends_on_sizes_alone"),
-    ("stack_clear", (Use.PASS, Use.INDEX), "test_what_is_passed_on_stays_as_it_is"),
+    ("stack_clear", (Use.PASS, Use.INDEX), "test_passed_operands_are_unchanged"),
     ("stack_length", (Use.READ,), "test_a_read_depends_on_elements"),
-    ("stack_length", (Use.UPDATE,), "test_what_is_declared_to_change_is_what_has_a_kernel_that_works_in_place"),
-    ("stack_sum", (Use.READ, Use.READ), "test_what_is_looked_at_stays_as_it_is"),
-    ("setitem", (Use.VALUE, Use.VALUE), "test_what_is_declared_to_change_is_what_has_a_kernel_that_works_in_place"),
-    ("dim", (), "test_what_depends_on_sizes_alone_is_no_value"),
+    ("stack_length", (Use.UPDATE,), "test_declared_updates_match_in_place_kernels"),
+    ("stack_sum", (Use.READ, Use.READ), "test_read_operands_are_unchanged"),
+    ("setitem", (Use.VALUE, Use.VALUE), "test_declared_updates_match_in_place_kernels"),
+    ("dim", (), "test_results_of_sizes_alone_do_not_use_values"),
     ("dim", (Use.READ,), "test_a_read_depends_on_elements"),
 ]
 

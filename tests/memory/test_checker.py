@@ -99,7 +99,7 @@ def test_a_sound_plan_passes() -> None:
         (Signal(4, "in"), "was not set"),
     ],
 )
-def test_what_is_left_out_is_missed(missing: Action, complaint: str) -> None:
+def test_missing_actions_are_noticed(missing: Action, complaint: str) -> None:
     assert missing in ROUND_TRIP
     with pytest.raises(VerificationError, match=complaint):
         check(without(ROUND_TRIP, missing), LIMITS)

@@ -131,7 +131,7 @@ def test_the_profile_names_the_loop_and_the_line() -> None:
     assert any(computed.label.startswith("pendulum") for computed in recording.computed)
 
 
-def test_what_is_not_to_leave_stays() -> None:
+def test_unswapped_loops_stay() -> None:
     def stays(x: Any) -> Any:
         return chain(x, SHORT, swap_memory=False)
 

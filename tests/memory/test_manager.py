@@ -130,7 +130,7 @@ def test_one_byte_less_than_enough_says_what_is_needed() -> None:
         Driver(run.manager, [[2]] * 5).run(swap=True)
 
 
-def test_what_may_not_leave_does_not() -> None:
+def test_blocks_that_must_stay_are_not_copied_out() -> None:
     with Run(Budget(device=4 * CHUNK)) as run:
         driver = Driver(run.manager, chunks(5))
         with pytest.raises(MemoryBudgetError) as caught:
@@ -184,7 +184,7 @@ def test_fetches_leave_room_for_temporaries() -> None:
         assert run.manager.stats.copies_in <= 24
 
 
-def test_what_the_host_sees_only_when_it_waits_for_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eviction_waits_for_the_writer_and_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy that the host sees as done may still wait for its source's writer: eviction waits for both."""
     waited: set[SimulatedEvent] = set()
     wait, step, steps = SimulatedEvent.wait, Residency._step, []

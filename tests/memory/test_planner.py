@@ -70,7 +70,7 @@ def test_the_share_is_the_best_of_all() -> None:
             assert times.per_chunk(copied_share(times)) <= best + 1e-9
 
 
-def test_what_stays_uncopied() -> None:
+def test_bytes_that_stay_uncopied() -> None:
     assert [uncopied_bytes(room * 100, 100) for room in (1, 2, 3, 4, 8, 100)] == [0, 0, 0, 50, 250, 4850]
 
 
@@ -94,7 +94,7 @@ def test_on_half_the_link_both_ways_together_beat_each_alone(room: int, blocking
     assert swapped.stats.recomputed_chunks == 0 and computed.stats.copies_out == 0
 
 
-def test_what_fits_is_neither_copied_nor_computed_again() -> None:
+def test_fitting_chunks_are_neither_copied_nor_recomputed() -> None:
     result = run(3, 10, NEEDED)
     assert result.stats.copies_out == result.stats.drops == 0
 

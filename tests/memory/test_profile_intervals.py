@@ -16,7 +16,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12)
 
 
 @given(SPANS)
-def test_what_is_on_top_is_the_last_that_began(spans: list[Interval]) -> None:
+def test_the_last_interval_that_began_is_on_top(spans: list[Interval]) -> None:
     parts = on_top(spans)
     assert all(a.end <= b.start for a, b in pairwise(parts))
     for moment in np.arange(0.5, 41):

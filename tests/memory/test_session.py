@@ -38,7 +38,7 @@ def test_sizes(text: str | int | None, nbytes: int | None) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "MiB", "12 parsecs", "-3", -3, 1.5, True, "1 2"])
-def test_what_is_no_size(wrong: object) -> None:
+def test_malformed_sizes_are_refused(wrong: object) -> None:
     with pytest.raises(UserInputError, match="not a size"):
         parse_size(wrong)  # type: ignore[arg-type]
 

@@ -72,7 +72,7 @@ def test_a_character_model_is_trained_in_little_memory(share: float, choose: Cho
         np.testing.assert_allclose(bits, expected_bits, rtol=1e-5)
 
 
-def test_what_suffices_for_copies_suffices_whatever_the_planner_chooses(choose: Choose) -> None:
+def test_least_budgets_do_not_depend_on_the_planner(choose: Choose) -> None:
     run = lines((40,))
     limits = range(40_000, 131_000, 6_000)
     choose(1.0)
@@ -121,7 +121,7 @@ def test_a_call_with_effects_keeps_to_copies(choose: Choose) -> None:
     assert len(told) == 1
 
 
-def test_what_nobody_needs_any_more_makes_room() -> None:
+def test_dead_arrays_make_room() -> None:
     """Memory of dead arrays is freed.
 
     Arrays of run-time sizes are sorted one after the other, by indices of 80 KB: one of 40 KB into a second one, then
@@ -143,7 +143,7 @@ def test_what_nobody_needs_any_more_makes_room() -> None:
     assert peaks[0] > 175_000 and peaks[1] <= 165_000
 
 
-def test_what_nobody_needs_any_more_is_used_again_by_arrays_of_another_size() -> None:
+def test_memory_of_dead_arrays_is_reused_for_other_sizes() -> None:
     def three_times_sorted(x: Any, k: Any) -> Any:
         for less in range(3):
             x = cnp.sort(-x[: k - less])

@@ -106,7 +106,7 @@ def test_a_stack_that_dies_frees_its_blocks() -> None:
         assert_no_chunks(source.manager)
 
 
-def test_what_is_left_of_a_block_goes_with_the_rows_above() -> None:
+def test_rows_left_in_a_block_do_not_hold_the_block() -> None:
     """A row that pops leave in a block does not hold the whole block: 30 rounds leave a row each, in the memory of a
     few blocks."""
     with rows() as source:

@@ -40,7 +40,7 @@ def run(length: int, room: int, staying: int) -> Statistics:
 
 @pytest.mark.parametrize("room", [5, 6, 9])
 @pytest.mark.parametrize("staying", [1, 2, 3])
-def test_what_was_fetched_ahead_does_not_make_way_for_blocks_that_stay(room: int, staying: int) -> None:
+def test_fetched_blocks_are_not_evicted_for_blocks_that_stay(room: int, staying: int) -> None:
     """A block fetched ahead is not evicted for a block that stays: such evictions once cost up to four times the
     bytes."""
     stats = run(24, room, staying)

@@ -81,7 +81,7 @@ def test_two_devices_have_two_curves() -> None:
     assert counters >= {"device of simulated bytes", "device of moon bytes"}
 
 
-def test_what_was_done_otherwise_than_planned_is_told() -> None:
+def test_deviations_from_the_plan_are_recorded() -> None:
     device = simulated("simulated", Fault("fail", "in", 2))
     with profile() as recording, budget(device=3 * CHUNK, devices={"cpu": device}) as session:
         manager = session.manager()

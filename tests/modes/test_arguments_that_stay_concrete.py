@@ -43,7 +43,7 @@ def _assigned(w: Any) -> Any:
         lambda w, n: w * np.linspace(0.0, 1.0, int(n) + 1)[-1] * n,
     ],
 )
-def test_what_is_not_differentiated_has_one(fn: Callable[..., Any]) -> None:
+def test_arguments_not_differentiated_stay_concrete(fn: Callable[..., Any]) -> None:
     counted = Counted(fn)
     gradient = cg.grad(counted)
     assert float(gradient(2.0, np.float64(3.0))) == pytest.approx(3.0)

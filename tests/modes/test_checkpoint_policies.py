@@ -93,7 +93,7 @@ def test_derivatives_are_those_of_jax_whatever_is_saved(name):
         ("either", {"sin": 1, "tanh": 2, "exp": 2}),
     ],
 )
-def test_what_is_saved_is_not_computed_again(name, again):
+def test_saved_values_are_not_recomputed(name, again):
     found = ops(gradient_graph(policies(OURS)[name]))
     assert {op: found[op] for op in again} == again
 

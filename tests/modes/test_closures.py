@@ -51,7 +51,7 @@ def test_closure_convert():
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
-def test_what_a_converted_function_is_called_with():
+def test_converted_functions_check_their_arguments():
     def f(w):
         converted, consts = cg.closure_convert(lambda x: w * x, 1.0)
         return converted(5.0, consts)

@@ -53,7 +53,7 @@ def test_one_function_goes_another_way_for_other_values():
     assert [float(slope(v)) for v in (3.0, -2.0, 4.0, 0.0)] == [6.0, -1.0, 8.0, -1.0]
 
 
-def test_what_a_loop_gives_is_a_number_too():
+def test_results_of_loops_are_numbers_too():
     def f(x):
         y = cg.while_loop(lambda y: y < 50.0, lambda y: y * x, x)
         return y * 2.0 if y > 60.0 else y
@@ -111,7 +111,7 @@ def branching(x):
     ],
     ids=["function", "function of grad", "vmap", "vmap of grad", "body", "beside a body"],
 )
-def test_what_stands_for_many_values_is_refused(call):
+def test_batched_values_are_refused_as_conditions(call):
     with pytest.raises(TracingError, match="an `if`"):
         call()
 

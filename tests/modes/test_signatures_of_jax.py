@@ -51,7 +51,7 @@ AUX = {
 
 
 @pytest.mark.parametrize("name", AUX)
-def test_what_a_function_returns_beside_is_handed_on(name):
+def test_auxiliary_results_are_returned(name):
     same(AUX[name](cg, cnp), AUX[name](jax, jnp))
 
 

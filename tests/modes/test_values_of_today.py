@@ -272,7 +272,7 @@ def test_a_branch_of_python_goes_by_todays_flag() -> None:
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("transform", ["grad", "function of grad"])
-def test_what_changes_is_compiled_twice_at_most(
+def test_changing_numbers_compile_at_most_twice(
     program: Any, form: Any, transform: str, compilations: list[Any]
 ) -> None:
     """Once with the number in it, once with the number as an argument; arrays of some size are arguments at once."""

@@ -133,7 +133,7 @@ def test_values_that_are_equal_and_not_the_same() -> None:
     assert g(2).dtype == np.float64
 
 
-def test_what_stays_is_traced_once() -> None:
+def test_unchanged_closures_are_traced_once() -> None:
     f = cg.function(lambda x: (x @ weights) * rate + Layer(2.0)(x))
     for _ in range(5):
         f(np.ones(40))
@@ -239,7 +239,7 @@ def test_sizes_that_differ_notice_it_too() -> None:
         assert f(np.ones(n)) == n * n
 
 
-def test_what_was_read_is_let_go() -> None:
+def test_replaced_globals_are_released() -> None:
     class Held:
         pass
 

@@ -79,7 +79,7 @@ def test_a_failure_after_the_end_was_told_is_raised(arrivals):
     assert "on rank 0" in str(found.value) and not world.arrivals
 
 
-def test_what_comes_of_an_earlier_run_is_dropped():
+def test_messages_of_an_earlier_run_are_dropped():
     stale = [
         message(0, wire.FAILED, CALL - 1, LATE),
         message(2, wire.DONE, CALL - 1),
@@ -89,7 +89,7 @@ def test_what_comes_of_an_earlier_run_is_dropped():
     assert run_of(world).end({}) == {} and not world.arrivals
 
 
-def test_what_comes_of_the_next_run_is_kept():
+def test_messages_of_the_next_run_are_kept():
     ahead = message(2, wire.DONE, CALL + 1)
     run = run_of(World(*DONE, AGREED[1], ahead, AGREED[0]))
     assert run.end({}) == {} and run.early == [ahead]

@@ -30,7 +30,7 @@ OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK
         ({}, None),
     ],
 )
-def test_what_the_launchers_say(environment, expected):
+def test_launchers_are_recognised(environment, expected):
     assert launched(environment) == expected
 
 

@@ -75,7 +75,7 @@ def test_a_death_and_a_report_carry_no_value():
 GOOD = np.ones((2, 3), np.float32)
 
 
-def test_what_fits_is_taken():
+def test_matching_messages_are_accepted():
     check(*wire.decode(sent(wire.encode_value(HEADER, GOOD))), EDGE, 0)
 
 
@@ -100,7 +100,7 @@ def test_what_fits_is_taken():
         (replace(HEADER, kind=wire.REPORT), GOOD, EDGE),
     ],
 )
-def test_what_does_not_fit_its_edge_is_refused(header, value, edge):
+def test_messages_that_do_not_match_their_edge_are_refused(header, value, edge):
     with pytest.raises(ExecutionError, match="does not match its edge"):
         check(*wire.decode(sent(wire.encode_value(header, value))), edge, 0)
 

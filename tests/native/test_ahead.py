@@ -65,7 +65,7 @@ def test_another_thread_makes_what_is_prepared() -> None:
     assert ahead.made("a", lambda: "again") == "again"  # it is not kept
 
 
-def test_who_asks_makes_the_others_while_another_thread_is_at_it() -> None:
+def test_the_caller_makes_other_parts_while_a_thread_makes_its_own() -> None:
     begun, go_on = threading.Event(), threading.Event()
     ahead.prepare("slow", waiting(begun, go_on, "slow"))
     assert begun.wait(PATIENCE)
@@ -82,7 +82,7 @@ def test_who_asks_makes_the_others_while_another_thread_is_at_it() -> None:
     assert makers == [threading.current_thread()]
 
 
-def test_what_nobody_has_begun_is_made_by_who_asks() -> None:
+def test_parts_not_begun_are_made_by_the_caller() -> None:
     begun, go_on = threading.Event(), threading.Event()
     ahead.prepare("slow", waiting(begun, go_on, "slow"))
     assert begun.wait(PATIENCE)
@@ -109,7 +109,7 @@ def test_an_error_is_told_to_who_asks_for_that_object() -> None:
     assert ahead.made("failing", lambda: "made") == "made"
 
 
-def test_what_an_interrupt_has_ended_is_made_again() -> None:
+def test_interrupted_parts_are_made_again() -> None:
     begun, go_on = threading.Event(), threading.Event()
     ahead.prepare("slow", waiting(begun, go_on, "slow"))
     assert begun.wait(PATIENCE)
@@ -131,7 +131,7 @@ def test_a_process_with_one_processor_starts_no_thread(monkeypatch: pytest.Monke
     assert ahead.made("a", threading.current_thread) is threading.current_thread()
 
 
-def test_what_is_put_off_is_done_by_another_thread_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postponed_work_is_done_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     begin, done = threading.Event(), threading.Event()
     monkeypatch.setattr(ahead.time, "sleep", lambda seconds: begin.wait(PATIENCE))
     who: list[str] = []
@@ -146,7 +146,7 @@ def test_what_is_put_off_is_done_by_another_thread_later(monkeypatch: pytest.Mon
     assert done.wait(PATIENCE)
 
 
-def test_who_catches_up_waits_for_what_another_thread_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_catching_up_waits_for_work_begun_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
     monkeypatch.setattr(ahead, "LATER", 0.0)
     put_off(lambda: (begun.set(), go_on.wait(PATIENCE), over.set()))  # type: ignore[arg-type, return-value]
@@ -175,7 +175,7 @@ def test_the_interpreter_does_what_was_put_off_at_its_end() -> None:
     assert found.stdout.splitlines() == ["kept by True"], found.stderr
 
 
-def test_what_a_plan_calls_is_prepared_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routines_of_a_plan_are_prepared_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that a plan calls is prepared before the first wait: elementary functions, parts of products, and
     the plan."""
     routines, products = Routines(target.host()), products_library.products()

@@ -27,7 +27,7 @@ def lines_of(expression, width):
     return [str(line).strip() for line in writer._lines], outputs
 
 
-def test_what_all_lanes_share_is_computed_once():
+def test_values_shared_by_all_lanes_are_computed_once():
     builder = ExpressionBuilder()
     x, s = load(builder, SINGLE), builder.emit("scalar", (), SINGLE, 0)
     shared = call("exp", SINGLE, s * 2.0)

@@ -186,7 +186,7 @@ def test_the_error_tells_the_iteration(fn: Any, message: str) -> None:
     assert message in got and "in iteration 2 of the" in got
 
 
-def test_whether_a_matrix_is_singular_says_the_reference_engine(calls: list[str]) -> None:
+def test_the_reference_engine_decides_singularity(calls: list[str]) -> None:
     """The reference engine decides whether a matrix is singular: a pivot of 0 can come from the order of operations
     alone, so LAPACK is called."""
     expected, got = both(lambda a: L.solve(a, np.eye(3)), np.ones((3, 3)))
@@ -336,7 +336,7 @@ def test_triangular_systems_and_cholesky_factors_of_complex_matrices_call_no_ker
             np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-9 * abs(y).max())
 
 
-def test_what_is_beside_a_triangle_is_not_read_and_has_no_derivative(calls: list[str]) -> None:
+def test_elements_beside_a_triangle_are_not_read_and_have_no_derivative(calls: list[str]) -> None:
     n = linalg.LARGEST + 6
     a = np.where(np.tri(n) > 0, np.tri(n) / n + np.eye(n), np.nan)
 

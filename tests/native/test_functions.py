@@ -225,7 +225,7 @@ def test_only_lanes_beyond_a_limit_call_anything(function):
         assert b"fma" not in target.compiled(text)
 
 
-def test_those_with_a_limit():
+def test_functions_with_a_limit():
     assert {function.name for function in LIMITED} == {"sin", "cos", "tan", "fmod"}
 
 

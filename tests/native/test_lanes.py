@@ -85,7 +85,7 @@ def test_a_lane_that_is_out_of_range_is_told(place: int, vector_bytes: int) -> N
         function(table, x, i)
 
 
-def test_what_lies_beyond_a_part_of_a_vector_is_not_checked() -> None:
+def test_masked_lanes_are_not_bounds_checked() -> None:
     """Lanes that a mask leaves out are not bounds-checked; their indices are computed from zeros."""
     program = lambda table, x, i: cnp.sin(table[i - 3]) * x
     table, x, i = np.ones(2), np.ones(29), np.full(29, 3)

@@ -187,7 +187,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda f: f.__name__)
-def test_what_is_not_whole_or_not_ours_is_made_again(damage, folder: Path) -> None:
+def test_damaged_or_foreign_files_are_made_again(damage, folder: Path) -> None:
     result(TEXT)
     good = json.loads(entry_of(TEXT).read_bytes().split(b"\n")[0])
     damage(entry_of(TEXT))

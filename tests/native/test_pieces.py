@@ -257,7 +257,7 @@ def test_arrays_that_lie_otherwise_need_no_other_function(parts_run: list[Graph]
     assert len(parts_run) == 4 and len(compilations) == 1
 
 
-def test_who_looks_in_sees_every_op(parts_run: list[Graph]) -> None:
+def test_observers_see_every_op(parts_run: list[Graph]) -> None:
     graph = graph_of(lambda x: (x + 1) * x - 2, X)
     seen: list[str] = []
     piece_of(graph)([X], Run(observer=lambda node, operands: seen.append(node.op.name)))

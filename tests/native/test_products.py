@@ -115,7 +115,7 @@ def test_integers_wrap(dtype: str, native: Products) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_what_is_not_finite_stays_in_its_row_and_column(dtype: str, native: Products) -> None:
+def test_non_finite_numbers_stay_in_their_row_and_column(dtype: str, native: Products) -> None:
     """NaN and infinity stay in their row and column: neither the zeros that fill panels nor masked lanes reach a
     result."""
     rng = np.random.default_rng(6)

@@ -121,7 +121,7 @@ def test_errors_are_those_of_the_reference_engine(fn, kind) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("mine"), KeyboardInterrupt("now"), SystemExit(3), GeneratorExit()])
-def test_what_a_callback_raises_is_raised(error: BaseException) -> None:
+def test_callback_errors_are_raised(error: BaseException) -> None:
     def stop(x, at):
         if at == (2,):
             raise error
@@ -299,7 +299,7 @@ def test_of_several_threads_one_makes_what_all_get() -> None:
     assert len(made) == 1 and all(x is made[0] for x in found)
 
 
-def test_what_cannot_be_made_is_tried_again_and_the_oldest_goes() -> None:
+def test_failed_entries_are_retried_and_the_oldest_is_dropped() -> None:
     recent: Recent[int, int] = Recent(2)
 
     def fail() -> int:

@@ -147,7 +147,7 @@ def test_results_have_the_same_bits_whatever_the_number_of_threads(little_work: 
     ],
     ids=["sum", "negative", "product", "complex", "positions", "bools", "gradient"],
 )
-def test_what_adds_to_memory_is_begun_once_and_not_by_each_part(little_work: None, fn: Callable[..., Any]) -> None:
+def test_accumulated_memory_is_initialised_once(little_work: None, fn: Callable[..., Any]) -> None:
     """Memory that parts add to is initialised once. Found: each part initialised the whole result, and so undid the
     earlier parts."""
     assert "@cg_parallel" in text_of(fn, X, Y)

@@ -135,7 +135,7 @@ def test_nothing_waits_for_an_extreme_but_the_next_one() -> None:
 
 
 @pytest.mark.parametrize(("vector_bytes", "masks"), [(16, 0), (32, 1), (64, 1)])
-def test_what_vectors_leave_over_of_a_sum_is_part_of_one(vector_bytes: int, masks: int) -> None:
+def test_the_rest_of_a_sum_is_one_masked_vector(vector_bytes: int, masks: int) -> None:
     signature = (cg.TensorSpec((None,), "float64"),)
     text = text_of(lambda x: cnp.sum(x + 1.0), (400,), vector_bytes, signature=signature)
     assert text.count("call <") == masks and ("@llvm.masked.load" in text) == bool(masks)

@@ -301,7 +301,7 @@ def test_every_threshold_has_an_entry() -> None:
     assert told - found == set(), "no such threshold any more"
 
 
-def test_what_is_no_program_is_a_reason() -> None:
+def test_entries_without_a_program_give_a_reason() -> None:
     for entries in TABLE.values():
         for told in entries.values():
             assert told in PROGRAMS or len(told.split()) > 2

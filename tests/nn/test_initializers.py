@@ -54,7 +54,7 @@ def test_variance_scaling_with_axes_of_its_own(mode, distribution):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
 
 
-def test_what_does_not_fit_is_named():
+def test_unfitting_arguments_are_named():
     key = cg.random.key(0)
     with pytest.raises(UserInputError, match="there is no such mode"):
         initializers.variance_scaling(1.0, "fan", "normal")

@@ -258,7 +258,7 @@ def _needs_more_than_it_saves(xs: Any, u: Any, v: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", [_reaches_the_recurrence, _decides_the_end, _needs_more_than_it_saves])
-def test_what_the_loop_needs_stays(function: Callable[..., Any]) -> None:
+def test_products_that_the_loop_needs_stay(function: Callable[..., Any]) -> None:
     arguments = (normal(0, 7, 2, 3), normal(1, 3, 3), normal(2, 3, 3))
     graph = Case(function, arguments, distribute).graph()
     assert str(distribute(graph, 3)) == str(graph)

@@ -46,7 +46,7 @@ def test_short_rows_of_near_matrices_have_columns(rows: int, terms: int, expecte
         assert step.result.count.factor == rows * terms
 
 
-def test_what_sizes_a_run_has_is_seen_there() -> None:
+def test_run_time_sizes_decide_on_columns() -> None:
     unknown = (cg.TensorSpec((None, None)),) * 2
     plan = plan_of(distances, np.ones((100, 99)), np.ones((3, 99)), signature=unknown)
     (step,) = columns(plan.body)

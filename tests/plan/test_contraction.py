@@ -34,7 +34,9 @@ X = np.linspace(0.1, 2.0, 12).reshape(4, 3)
         (lambda x: (cnp.sum(x * x), cnp.sum((x * x) / 3.0)), "f8", ["sum", "sum"]),
     ],
 )
-def test_what_is_multiplied_only_to_be_added(program: Callable[[Any], Any], dtype: str, expected: list[str]) -> None:
+def test_products_that_are_only_added_are_contracted(
+    program: Callable[[Any], Any], dtype: str, expected: list[str]
+) -> None:
     plan = plan_of(program, X.astype(dtype))
     hows = [write.how for step in walk(plan.body) if isinstance(step, Kernel) for write in step.writes]
     assert [how for how in hows if how != "store" or "store" in expected] == expected

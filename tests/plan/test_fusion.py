@@ -63,7 +63,7 @@ def test_kernels_keep_an_engines_bounds(fn: Any, count: int, limits: Limits) -> 
         assert len(kernel.writes) <= limits.writes and len(kernel.nodes) <= limits.nodes
 
 
-def test_what_a_kernel_reads_is_read_before_it_is_overwritten() -> None:
+def test_arrays_are_read_before_they_are_overwritten() -> None:
     """A kernel reads an array before it is overwritten: a product that may take a factor's memory comes after the
     kernel that reads the factor."""
     a = np.ones((5, 5))

@@ -131,7 +131,7 @@ def test_a_loop_that_saves_its_values_does_not(small_tiles: None) -> None:
     assert not any(tiles(gradient, 64))
 
 
-def test_what_fits_into_the_nearest_memory_stays_whole() -> None:
+def test_arrays_that_fit_the_nearest_cache_stay_whole() -> None:
     assert tiles(polynomial, 1000) == [None]
     (found,) = tiles(polynomial, 100_000)
     assert found is not None and found.points == tiling.TILE_BYTES // 16

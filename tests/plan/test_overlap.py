@@ -74,7 +74,7 @@ def test_a_slice_is_updated_where_it_is_read(name: str) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("how", ["store", "sum"])
-def test_what_meets_an_element_twice_is_not(name: str, how: str) -> None:
+def test_overlapping_updates_are_not_in_place(name: str, how: str) -> None:
     assert not may_update(OTHERS[name], how=how)
 
 

@@ -47,7 +47,7 @@ def test_rows_that_are_read_in_place_keep_their_stack() -> None:
     assert f"release stack {handle}" in format_plan(plan)
 
 
-def test_what_a_loop_reads_from_outside_is_released_after_it() -> None:
+def test_outer_arrays_of_a_loop_are_released_after_it() -> None:
     plan = placed(graph_of(looping, X, N), (X, N))
     (loop,) = (step for step in plan.body.steps if isinstance(step, Loop))
     inside = {n for step in walk(loop.body) for n in plan.releases.get(step, Release()).buffers}

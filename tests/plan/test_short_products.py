@@ -72,7 +72,7 @@ def test_more_terms_or_columns_and_other_numbers_stay_products(
     assert steps_of(lambda a, b: a @ b, *operands(a, b, dtype=dtype))[0] == products
 
 
-def test_what_is_done_to_one_is_done_in_its_kernel() -> None:
+def test_elementwise_ops_join_the_kernel_of_a_short_product() -> None:
     a, b, w = operands((9, 4), (4, 3), (9, 1))
 
     def summed(a: Any, b: Any, w: Any) -> Any:

@@ -113,7 +113,7 @@ def test_a_kernel_that_reads_ahead_stays_behind(small_tiles: None) -> None:
     assert found[0].lags == ((), (ONE,), (ONE, R))
 
 
-def test_what_is_written_begins_where_a_tile_does(small_tiles: None) -> None:
+def test_writes_begin_where_a_tile_does(small_tiles: None) -> None:
     made = Made()
     found = made.tiles([made.kernel((0, R), [(1, ZERO)]), made.kernel((2, ZERO), [(0, ZERO)])])
     assert found is not None

@@ -104,7 +104,7 @@ def test_temporaries_that_nobody_else_reads_are_windows(small_tiles: None) -> No
     assert len(windows(planned(chain, 1000, signature=SPECS))) == 4
 
 
-def test_what_is_carried_or_needed_elsewhere_is_whole(small_tiles: None) -> None:
+def test_carried_or_shared_arrays_stay_whole(small_tiles: None) -> None:
     def kept(x: Any, n: Any) -> Any:
         def step(_: Any, carry: Any) -> Any:
             y, _ = carry

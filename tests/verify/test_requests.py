@@ -51,7 +51,7 @@ def test_nothing_to_differentiate() -> None:
         check_grads(lambda x: x > 0.0, (X,))
 
 
-def test_what_cannot_be_checked() -> None:
+def test_results_that_cannot_be_checked() -> None:
     with pytest.raises(TypeMismatchError, match=r"args\[0\]\['z'\] cannot be checked"):
         check_grads(lambda p: p["z"], ({"z": X + 1j},))
     with pytest.raises(TypeMismatchError, match="a result cannot be checked"):

@@ -246,7 +246,7 @@ def written_in_place(x: Any) -> Any:
     return out
 
 
-def test_what_is_written_through_a_view_is_seen_by_all_views() -> None:
+def test_writes_through_a_view_are_seen_by_all_views() -> None:
     x = RNG.normal(size=3)
     given = torch.tensor(x, requires_grad=True)
     expected = written_in_place(given)
@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], type[CtrlgradError], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_read_is_refused_by_name_and_line(name: str) -> None:
+def test_unreadable_functions_are_refused_by_name_and_line(name: str) -> None:
     fn, error, word = REFUSED[name]
     with pytest.raises(error, match=word) as found:
         cg.from_torch(fn)(np.ones(3))
