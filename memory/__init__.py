@@ -8,7 +8,7 @@ loops, chunks and blocks; `residency` copies blocks out, drops them, and fetches
 the counted bytes of the tiers and the order of accesses; `planner` chooses who is copied and who is computed again;
 `checkpointing` keeps entry states and runs a dropped chunk again, as `schedule` says. `devices` are the tiers and their
 streams, `pool` keeps memory for reuse; `profile` records all of it, judges it and draws it; `session` says under which
-budget.
+budget, and `sizes` reads sizes of memory as people write them.
 """
 
 if __name__ != "ctrlgrad.memory":

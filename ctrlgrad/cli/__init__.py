@@ -1,8 +1,15 @@
-"""The command `ctrlgrad`: `train` is the main job, `sample` and `evaluate` use a model that it made, `graph` prints
-graphs, `verify` checks derivatives, `profile` shows where a loop's bytes are, `demo` runs a recipe and draws what it
-found, `doctor` tells what works here.
+"""The command `ctrlgrad`.
 
-This module loads typer alone; what a subcommand needs is loaded when it runs, so that `--help` is quick.
+`train` is the main job, `sample` and `evaluate` use a model that it made, `graph` prints graphs, `verify` checks
+derivatives, `profile` shows where a loop's bytes are, `demo` runs a recipe and draws its result, and `doctor` reports
+on the installation. The modules:
+
+    train       `ctrlgrad train`, `sample`, `evaluate`
+    programs    `ctrlgrad graph`, `verify`, `profile` and `demo`
+    doctor      `ctrlgrad doctor`
+    errors      error texts with exit codes, and compilations that take long
+
+This module loads typer alone; each subcommand loads the rest when it runs, so that `--help` is quick.
 """
 
 from __future__ import annotations

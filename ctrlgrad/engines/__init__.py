@@ -1,6 +1,16 @@
 """Engines run graphs. They are interchangeable: the reference engine says what a graph means.
 
-`ctrlgrad.execution`, above all of them, runs a graph on the engine of a name.
+`ctrlgrad.execution`, above all of them, runs a graph on the engine of a name. In reading order:
+
+    reference                  the definition of what a graph means, in NumPy
+    native, cuda               plans in machine code, and graphs on a GPU
+    block_kernels              stacks of interpreted code in a memory session
+    device_array               arrays on a GPU that outlive a run
+    exact_errors               errors in terms of the user's program, by a second run of the plain graph
+    report                     `explain`: the work of a compiling engine, loop by loop
+    threads, precision         number of threads, subnormal numbers, rounding on a GPU
+    ownership, sizes_of_a_run  checks before an operand is overwritten, and of a run's sizes
+    compiling                  observers of compilation
 """
 
 from __future__ import annotations

@@ -1,8 +1,17 @@
 """Programs of JAX, PyTorch and ONNX as functions of this library, and functions of this library in JAX and PyTorch.
 
-`from_jax` reads a jaxpr by the table in `primitives`; its entries are in `array_rules`, `control`, `linalg`, `random`
-and `custom_rules`, and `avals` has JAX's types. `to_jax` makes operations of JAX or one primitive (`engine_primitive`).
-The packages `onnx` and `torch` have the readers of the other frameworks.
+The modules, in reading order:
+
+    from_jax, primitives  a jaxpr read equation by equation, and the table of JAX's primitives
+    array_rules           primitives on arrays
+    custom_rules          primitives that call functions: user rules, control flow, mapped axes
+    avals                 JAX's types, arguments, errors and settings
+    to_jax                a function of this library as one of JAX
+    engine_primitive      a graph as one primitive of JAX, which this library's engines run
+    program               a graph as data of another framework's transforms
+    from_torch, to_torch  functions and modules of PyTorch; `torch` has the reader
+    from_onnx             models of ONNX; `onnx` has the reader
+    windows               convolutions, pooling and normalisation in the layout of ONNX and PyTorch
 
 >>> import jax, numpy as np, ctrlgrad as cg
 >>> def root(a):

@@ -5,6 +5,9 @@
     array([8., 8.])
 
 Functions have the arguments and results of JAX's. Dtypes promote as in NumPy, so operands may have different dtypes.
+The modules: `elements` (elementwise functions), `reductions` (reductions, scans, sorts and products), `indexing`
+(slices, gathers and scatters), `windows` (reductions over windows, convolutions), `linalg` (factorisations and Fourier
+transforms), and `parallel` (collectives).
 """
 
 import ctrlgrad.numpy as _cnp

@@ -1,5 +1,8 @@
 """Activations, layers, recurrent cells and losses: functions on pytrees of parameters, which keys make.
 
+`functions` has the activations by the names of `jax.nn`, `initializers` first values, `layers` layers without a state,
+and `modules` layers by PyTorch's names. Recurrent cells and losses are in this module.
+
 >>> cell = lstm_init(cg.random.key(0), 3, 4)
 >>> h, c = lstm_cell(cell, (np.zeros(4), np.zeros(4)), np.ones(3))
 >>> h.shape

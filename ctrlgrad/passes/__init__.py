@@ -1,4 +1,14 @@
-"""Passes: each takes a graph and returns a graph that means the same."""
+"""Passes: each takes a graph and returns a graph that means the same. `OPTIMISATIONS` has their order.
+
+The modules, in reading order:
+
+    dead_code     simplifications: dead code, common subexpressions, constants, loop invariants
+    reads         cheaper reads and writes of slices
+    recurrence    values outside of a loop's recurrence
+    distribution  products that leave a loop, a chunk of iterations at a time
+    heavy         the rate of products in a loop and out of it: which of them may leave
+    products      products in loops split where a part of them depends on the recurrence
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ A key is two uint32. Numbers come from the block cipher Threefry-2x32 with 20 ro
 key. Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), section 4.2. The
 numbers are those of `jax.random` for the same key (its partitionable Threefry): to the bit where they are bits,
 integers or uniform, else to the last digits. A key is used once: for more numbers split it.
+`keys` has the cipher, `distributions` the rest.
 
     >>> key, one = cg.random.split(cg.random.key(0))
     >>> cg.random.uniform(one, (3,)).dtype

@@ -1,4 +1,8 @@
-"""SciPy's functions that programs with derivatives use, by its names: `special` and `linalg`."""
+"""SciPy's functions that programs with derivatives use, by its names.
+
+`special` has special functions composed of the graph's own ops, `gamma_functions` the error, gamma and beta functions
+among them, and `linalg` linear algebra.
+"""
 
 from typing import Any
 

@@ -1,8 +1,17 @@
 """Training: runs of any loss with checkpoints (`Trainer`), and models of a text (the command `ctrlgrad train`).
 
-In order: `settings` (the options of a run on a text), `corpus` (text to symbols), `model` (the loss and the sampler,
-written with the public names), `trainer` (the steps), `own` (`Trainer`), `text` (a text as the trainer's data, and
-runs that were read), `checkpoint`, `metrics` (files of a run), `verification` (the first gradient against JAX).
+The modules, in reading order:
+
+    settings             options of a run on a text
+    corpus               text to symbols, and its parts for training and validation
+    model, layers        the loss and the sampler of a character model, and its kinds of layers
+    trainer, own         the steps of a run, and `Trainer`, a run of a user's own loss
+    text                 a text as the trainer's data, and runs that were read
+    folder               the folder of a run, held by one process
+    checkpoint, metrics  the state on disk, and figures of a run
+    ranks                one run on several processes
+    verification         the first gradient against JAX
+    torch_names          weights of recurrent layers by PyTorch's names
 """
 
 from ctrlgrad.train.checkpoint import State

@@ -1,4 +1,8 @@
-"""Derivative rules, file by file as in `ctrlgrad.ops`; importing them fills `ctrlgrad.gradients.table`."""
+"""Derivative rules; importing them fills `ctrlgrad.gradients.table`.
+
+`arrays` has those of elementwise, shape, reduction, sorting, indexing and stack operations, `linalg` those of products,
+linear systems and eigenvalue decompositions.
+"""
 
 from ctrlgrad.gradients.rules import arrays, linalg
 

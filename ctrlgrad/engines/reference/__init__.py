@@ -1,4 +1,13 @@
-"""The reference engine: the definition of what every graph means, in NumPy."""
+"""The reference engine: the definition of what every graph means, in NumPy.
+
+The modules, in reading order:
+
+    interpreter                     one node after the other
+    run, finite                     state of a run, and the search for the first NaN or infinity
+    table, kernels                  the tables of kernels, and their loading
+    array_kernels, linalg_kernels   kernels of operations on arrays, factorisations and Fourier transforms
+    control_kernels, stack_kernels  kernels of loops, branches, calls, callbacks and stacks
+"""
 
 from collections.abc import Sequence
 from typing import Any

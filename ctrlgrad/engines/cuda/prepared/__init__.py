@@ -1,6 +1,7 @@
 """Iterations of a loop as a launch list that is prepared once: no Python runs between one launch and the next.
 
-The body of a loop on the card is read once for each set of input shapes (`body`), into a `PreparedBody` (`model`):
+The body of a loop on the card is read once (`reading`) for each set of input shapes, into a `PreparedBody`
+(`body`, `model`):
 
 - *launches*: kernels and products, each with the views that it reads and writes;
 - *buffers*: a carried array has two, which iterations read and write in turn, or one that is updated in place.
