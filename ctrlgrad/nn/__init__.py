@@ -1,7 +1,7 @@
 """Activations, layers, recurrent cells and losses: functions on pytrees of parameters, which keys make.
 
-`functions` has the activations by the names of `jax.nn`, `initializers` first values, `layers` layers without a state,
-and `modules` layers by PyTorch's names. Recurrent cells and losses are in this module.
+`functions` has activations by the names of `jax.nn`, and losses; `initializers` first values; `layers` norms, dropout,
+embeddings, recurrent cells and attention; `modules` layers by PyTorch's names.
 
 >>> cell = lstm_init(cg.random.key(0), 3, 4)
 >>> h, c = lstm_cell(cell, (np.zeros(4), np.zeros(4)), np.ones(3))

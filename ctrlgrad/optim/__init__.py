@@ -13,8 +13,8 @@ in a loop, and be differentiated.
     >>> apply_updates(params, updates)["w"].round(6)
     array([ 0.9, -0.9])
 
-`stages` has the type of a transformation and how they are composed, `scaling` single transformations, and this module
-the optimisers. Schedules are functions of the number of updates so far: a Python int, or traced where the state is.
+`stages` has the type of a transformation and how they are composed, `scaling` single transformations and optimisers.
+Schedules are functions of the number of updates so far: a Python int, or traced where the state is.
 """
 
 from __future__ import annotations
