@@ -1,4 +1,4 @@
-"""Layers without a state of their own: norms, dropout, tables of embeddings, products of scaled blocks."""
+"""Layers as functions of their parameters: norms, dropout, embeddings, recurrent cells, attention."""
 
 from __future__ import annotations
 
