@@ -131,9 +131,8 @@ class _Homes:
             if not node.regions and node.op.name != "constant"
         }
         self.stacks = Parts()
-        for old, versions in StackFlow(graph).after.items():
-            for new in versions:
-                self.stacks.join(old, new)
+        for old, new in StackFlow(graph).steps():
+            self.stacks.join(old, new)
         users = [(node, found) for node in self.known if (found := stacks_of(node))]
         for _, found in users:
             for v in found[1:]:

@@ -13,12 +13,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import TypeVar
 
 from ctrlgrad.ir.control import Branch, Call, Carry, Loop, view
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.op import Use
 from ctrlgrad.ir.types import StackType
 from ctrlgrad.records import record
+
+T = TypeVar("T")
 
 
 @record
@@ -64,58 +67,81 @@ def mirrored(events: Events) -> Events:
     return tuple(event.mirrored() for event in reversed(events))
 
 
+# A stack in the analysis: a value, and the number of the region that it is in (`OUTERMOST`: a graph of the analysis).
+# Nodes may share a region, as copies of a node do: it then has a number for each of them.
+Version = tuple[int, Value]
+OUTERMOST = 0
+
+
 class StackFlow:
     """The steps of all stacks in some graphs and their regions."""
 
     def __init__(self, *graphs: Graph) -> None:
         # For each version, the earlier and the later versions.
-        self.before: defaultdict[Value, list[Value]] = defaultdict(list)
-        self.after: defaultdict[Value, list[Value]] = defaultdict(list)
+        self.before: defaultdict[Version, list[Version]] = defaultdict(list)
+        self.after: defaultdict[Version, list[Version]] = defaultdict(list)
         # Number of nodes and outputs of graphs that consume a version; observers do not count.
-        self.consumers: Counter[Value] = Counter()
+        self.consumers: Counter[Version] = Counter()
         # Versions that a loop sees in every iteration alike, and versions that an op has given.
-        self.captured: set[Value] = set()
-        self.given: set[Value] = set()
+        self.captured: set[Version] = set()
+        self.given: set[Version] = set()
+        # Numbers of a node's regions, by the number of the region that the node is in.
+        self._regions: dict[tuple[int, Node], range] = {}
+        self._count = 1
         for graph in graphs:
-            self._add(graph)
+            self._add(graph, OUTERMOST)
 
-    def _add(self, graph: Graph) -> None:
+    def _add(self, graph: Graph, here: int) -> None:
         for node in graph.nodes:
-            for region in node.regions:
-                self._add(region)
-            for old, new in _steps(node):
+            inside = range(self._count, self._count + len(node.regions))
+            self._count = inside.stop
+            if inside:
+                self._regions[here, node] = inside
+            for region, number in zip(node.regions, inside, strict=True):
+                self._add(region, number)
+            for (place, old), (next_place, new) in _steps(node):
                 if _is_stack(old):
-                    self.after[old].append(new)
-                    self.before[new].append(old)
+                    first, second = (here if i is None else inside[i] for i in (place, next_place))
+                    self.after[first, old].append((second, new))
+                    self.before[second, new].append((first, old))
             if node.op.updates:
-                self.given.add(node.results[0])
+                self.given.add((here, node.results[0]))
             loop = view(node)
             if isinstance(loop, Loop):
-                self.captured.update(c.in_body for c in loop.captures)
-            self.consumers.update({v for i, v in enumerate(node.operands) if not node.op.use(i).observes})
-        self.consumers.update(graph.outputs)
+                self.captured.update((inside[_BODY], c.in_body) for c in loop.captures)
+            self.consumers.update({(here, v) for i, v in enumerate(node.operands) if not node.op.use(i).observes})
+        self.consumers.update((here, v) for v in graph.outputs)
 
-    def versions(self, *stacks: Value) -> set[Value]:
-        """The stacks, and all that they may become."""
-        return reached(stacks, self.after)
+    def versions(self, *stacks: Value) -> set[Version]:
+        """Stacks of an outermost graph, and all that they may become."""
+        return reached([(OUTERMOST, v) for v in stacks], self.after)
 
-    def earlier(self, stack: Value) -> set[Value]:
-        """A version, and all that it may have been."""
-        return reached([stack], self.before)
+    def earlier(self, stack: Value) -> set[Version]:
+        """A version in an outermost graph, and all that it may have been."""
+        return reached([(OUTERMOST, stack)], self.before)
 
     def origin(self, stack: Value) -> Value | None:
         """Return the version that a stack begins with on every path: made by an op, or given; None for several."""
-        found = [v for v in self.earlier(stack) if not self.before[v]]
-        return found[0] if len(found) == 1 else None
+        found = [version for version in self.earlier(stack) if not self.before[version]]
+        return found[0][1] if len(found) == 1 else None
 
-    def events(self, graph: Graph, versions: set[Value], *, observers: bool = False) -> Events:
+    def steps(self) -> Iterator[tuple[Value, Value]]:
+        """Every version, in whichever region, and one that follows from it."""
+        return ((old, new) for (_, old), following in self.after.items() for _, new in following)
+
+    def events(
+        self, graph: Graph, versions: set[Version], *, observers: bool = False, region: int = OUTERMOST
+    ) -> Events:
         """Events of a graph's nodes on versions of a stack, in order; `observers` includes nodes that only read it."""
-        found = (self._event(node, versions, observers) for node in graph.nodes)
+        found = (self._event(node, versions, observers, region) for node in graph.nodes)
         return tuple(event for event in found if event is not None)
 
-    def _event(self, node: Node, versions: set[Value], observers: bool) -> Event | None:
+    def _event(self, node: Node, versions: set[Version], observers: bool, here: int) -> Event | None:
         kind, loop = node.op.name, view(node)
-        inside = tuple(self.events(region, versions, observers=observers) for region in node.regions)
+        inside = tuple(
+            self.events(region, versions, observers=observers, region=self._regions[here, node][i])
+            for i, region in enumerate(node.regions)
+        )
         if isinstance(loop, Loop):
             cond, body = inside
             kind = "while" if loop.attrs.chunk is None else _CHUNK
@@ -126,7 +152,7 @@ class StackFlow:
             return Event(kind, node, inside) if any(inside) else None
         for position, v in enumerate(node.operands):
             use = node.op.use(position)
-            if v in versions and use is not Use.PASS and (observers or not use.observes):
+            if (here, v) in versions and use is not Use.PASS and (observers or not use.observes):
                 return Event(use.name.lower(), node)
         return None
 
@@ -138,7 +164,7 @@ class StackFlow:
             return f"it is consumed {count} times"
         if not all(versions.issuperset(self.before[v]) for v in versions):
             return "a loop or branch does not pass it on in its place"
-        if self.given & self.versions(*versions & self.captured):
+        if self.given & reached(versions & self.captured, self.after):
             return "a loop changes it that does not carry it"
         for event in self.events(graph, versions):
             for op, _ in event.ops():
@@ -160,29 +186,43 @@ def _is_stack(value: Value) -> bool:
 _CHUNK = "chunk"
 
 
-def _steps(node: Node) -> Iterator[tuple[Value, Value]]:
+# A value of a node, or of one of its regions, which the number names.
+_Step = tuple[int | None, Value]
+_COND, _BODY = 0, 1
+
+
+def _steps(node: Node) -> Iterator[tuple[_Step, _Step]]:
     """A version that a node is given or has inside, and one that follows from it: for all that has versions."""
     match view(node):
         case Loop() as loop:
             for capture in loop.captures:
-                yield from ((capture.outer, inside) for inside in (capture.in_cond, capture.in_body))
+                for inside in ((_COND, capture.in_cond), (_BODY, capture.in_body)):
+                    yield (None, capture.outer), inside
             for c in loop.carries:
-                yield from ((old, new) for old in (c.init, c.next) for new in (c.in_cond, c.in_body, c.result))
+                for old in ((None, c.init), (_BODY, c.next)):
+                    yield from ((old, new) for new in ((_COND, c.in_cond), (_BODY, c.in_body), (None, c.result)))
         case Branch() as branch:
-            for region in branch.branches:
-                yield from zip(branch.operands, region.inputs, strict=True)
-                yield from zip(region.outputs, branch.results, strict=True)
+            for k, region in enumerate(branch.branches):
+                yield from _in_and_out(k, branch.operands, region, branch.results)
         case Call() as call:
-            yield from zip(call.operands, call.function.inputs, strict=True)
-            yield from zip(call.function.outputs, call.results, strict=True)
+            yield from _in_and_out(0, call.operands, call.function, call.results)
         case None:
             if node.op.use(0).goes_on:
-                yield node.operands[0], node.results[0]
+                yield (None, node.operands[0]), (None, node.results[0])
 
 
-def reached(starts: Iterable[Value], following: Mapping[Value, Sequence[Value]]) -> set[Value]:
+def _in_and_out(
+    number: int, operands: Sequence[Value], region: Graph, results: Sequence[Value]
+) -> Iterator[tuple[_Step, _Step]]:
+    for old, new in zip(operands, region.inputs, strict=True):
+        yield (None, old), (number, new)
+    for old, new in zip(region.outputs, results, strict=True):
+        yield (number, old), (None, new)
+
+
+def reached(starts: Iterable[T], following: Mapping[T, Sequence[T]]) -> set[T]:
     """The starts, and what follows from them in any number of steps."""
-    found: set[Value] = set()
+    found: set[T] = set()
     waiting = list(starts)
     while waiting:
         value = waiting.pop()

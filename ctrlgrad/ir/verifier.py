@@ -15,7 +15,7 @@ from itertools import takewhile
 
 from ctrlgrad.errors import CtrlgradError, VerificationError
 from ctrlgrad.ir.attributes import NewStack
-from ctrlgrad.ir.flow import StackFlow, mirrored
+from ctrlgrad.ir.flow import OUTERMOST, StackFlow, mirrored
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.types import Type
 
@@ -93,7 +93,7 @@ class _Verifier:
             if obstacle is not None:
                 raise self.fail(f"the paired stack {node.result.hint!r} cannot be mirrored: {obstacle}", node)
             versions = flow.versions(node.result)
-            if not versions.isdisjoint(graph.outputs):
+            if not versions.isdisjoint((OUTERMOST, v) for v in graph.outputs):
                 continue  # a half of a derivative: its other half pops
             events = flow.events(graph, versions)
             pushes = tuple(takewhile(lambda event: event.kinds() == {"push"}, events))

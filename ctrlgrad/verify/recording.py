@@ -170,8 +170,8 @@ def _join_stacks(graph: Graph, observer: _Observer, recording: Recording) -> Non
             near[first].append(other)
             near[other].append(first)
 
-    for old, following in StackFlow(graph).after.items():
-        join(old, *following)
+    for old, new in StackFlow(graph).steps():
+        join(old, new)
     users: defaultdict[Value, list[Node]] = defaultdict(list)
     for node in walk(graph):
         stacks = [v for v in (*node.operands, *node.results) if isinstance(v.type, StackType)]

@@ -10,7 +10,7 @@ import pytest
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.ir import BOOL, INDEX, Branch, Builder, Graph, Loop, StackType, TensorType, Value, close, verify
 from ctrlgrad.ir.control import emit_branch, emit_call, emit_loop
-from ctrlgrad.ir.flow import StackFlow, begins, in_an_iteration, mirrored, passed_on, stays
+from ctrlgrad.ir.flow import OUTERMOST, StackFlow, begins, in_an_iteration, mirrored, passed_on, stays
 
 NUMBER = TensorType(np.dtype(np.float64), ())
 STACK = StackType(NUMBER)
@@ -84,7 +84,8 @@ def test_a_stack_that_is_made_anew_in_one_branch_is_of_no_single_origin() -> Non
     new = {"element": NUMBER}
     (either,) = branch(b, lambda c: [push(c, s)], lambda c: [c.emit("stack_new", (), new)])
     flow = StackFlow(b.finish([either]))
-    assert flow.origin(either) is None and s in flow.earlier(either) and either in flow.versions(s)
+    assert flow.origin(either) is None
+    assert (OUTERMOST, s) in flow.earlier(either) and (OUTERMOST, either) in flow.versions(s)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +161,22 @@ def test_a_paired_stack_that_loops_and_branches_hand_on_is_right() -> None:
     (pushed,) = loop(b, [s], lambda inner, v: branch(inner, lambda c: [push(c, v[0])], lambda c: [v[0]]))
     (popped,) = loop(b, [pushed], lambda inner, v: branch(inner, lambda c: [pop(c, v[0])], lambda c: [v[0]]))
     verify(b.finish([length(b, popped)]))
+
+
+def test_stacks_of_nodes_that_share_regions_are_told_apart() -> None:
+    """A graph that is inlined several times shares the regions of its loops, branches and calls."""
+    b, s = started()
+    (pushed,) = loop(b, [s], lambda inner, v: branch(inner, lambda c: [push(c, v[0])], lambda c: [v[0]]))
+    (popped,) = loop(b, [pushed], lambda inner, v: branch(inner, lambda c: [pop(c, v[0])], lambda c: [v[0]]))
+    once = b.finish([length(b, popped)])
+    outer = Builder()
+    graph = outer.finish([outer.inline(once, [])[0] for _ in range(3)])
+    verify(graph)
+    starts = [node.result for node in graph.nodes if node.op.name == "stack_new"]
+    ends = [node.operands[0] for node in graph.nodes if node.op.name == "stack_length"]
+    for start, end in zip(starts, ends, strict=True):
+        assert texts(graph, start) == ["while(cond(push | -))", "while(cond(pop | -))"]
+        assert StackFlow(graph).origin(end) is start
 
 
 @pytest.mark.parametrize(
