@@ -262,7 +262,7 @@ def _read(reading: Reading) -> None:
     for position, step in enumerate(reading.program.steps):
         reading.position = position
         if isinstance(step, GroupStep):
-            _read_group(reading, step)
+            step.listed(reading, partial(pushed, reading))
         else:
             assert isinstance(step, NodeStep)
             _read_node(reading, step)
@@ -287,12 +287,6 @@ def _read_node(reading: Reading, step: NodeStep) -> None:
             f"{name} {'is called in the library' if step.where == 'device' else 'goes through the host'}"
         )
     reading.values.update(zip(step.results, op(reading, step), strict=True))
-
-
-def _read_group(reading: Reading, step: GroupStep) -> None:
-    if step.shape is None:
-        raise CannotPrepare("a size of a kernel is not known")
-    step.listed(reading, step.shape, partial(pushed, reading))
 
 
 # The carry after an iteration.
