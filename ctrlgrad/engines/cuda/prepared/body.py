@@ -33,10 +33,9 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Ending,
     Fixed,
     Item,
-    Limit,
     Operand,
     PreparedBody,
-    RunNumber,
+    Register,
     Shape,
     Unchanged,
     View,
@@ -204,8 +203,8 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     asked = None if ending is None or ending.is_masked else _after(carries, ending.position)
     if unknown or asked is not None:
         launches.check(unknown, asked)
-    launches.word(Limit())
-    launches.word(RunNumber())
+    launches.word(Register("limit"))
+    launches.word(Register("run"))
     words = tuple(launches.words)
     launches.buffers[0] = ((len(words),), INT64)
     sharing = Sharing(launches.items, launches.buffers, carries)
