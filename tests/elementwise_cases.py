@@ -10,10 +10,11 @@ import numpy as np
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo
 from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, is_fusible, kernel_text
 from ctrlgrad.engines.cuda.placement import DEVICE
-from ctrlgrad.engines.cuda.regions import alone
+from ctrlgrad.engines.cuda.regions import RegionPlan
 from ctrlgrad.engines.reference.kernels import PURE
 from ctrlgrad.errors import CtrlgradError
-from ctrlgrad.ir import OPS, Builder, Node, TensorType, Trait, attributes
+from ctrlgrad.ir import OPS, Builder, Graph, Node, TensorType, Trait, attributes
+from ctrlgrad.plan.model import Kernel
 
 DTYPES = ("bool", *C_TYPES, "float16", "bfloat16", "complex64", "complex128")
 _SHIFTS = ("bitwise_left_shift", "bitwise_right_shift")
@@ -28,8 +29,10 @@ class ElementwiseCase:
 
     @property
     def text(self) -> KernelText:
-        places = dict.fromkeys((*self.node.operands, self.node.result), DEVICE)
-        return kernel_text(alone(self.node, places, {}).plan)
+        region = Graph(tuple(dict.fromkeys(self.node.operands)), (self.node,), self.node.results)
+        (kernel,) = RegionPlan(region, dict.fromkeys((*region.inputs, self.node.result), DEVICE)).steps
+        assert isinstance(kernel, Kernel)
+        return kernel_text(kernel)
 
     def expected(self) -> np.ndarray:
         """By the reference engine's kernel."""

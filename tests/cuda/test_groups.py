@@ -9,27 +9,28 @@ import numpy as np
 import pytest
 from instruments.comparing import assert_same
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import on_reference, on_stand_in
+from instruments.stand_in_runs import launching_of, on_reference, on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, place
-from ctrlgrad.engines.cuda.regions import LIMITS, Item, ProductSum, RegionKernel, schedule
+from ctrlgrad.engines.cuda.regions import LIMITS, RegionPlan, node_of
 from ctrlgrad.ir import Graph
+from ctrlgrad.plan.model import Kernel, Step
 
 
 def order_of(graph: Graph) -> list[str]:
     """The ops in the order of execution, those of a kernel in brackets."""
     places = place(graph, [HOST if v.tensor.rank == 0 else DEVICE for v in graph.inputs])
-    return [_text(item) for item in schedule(graph, places)]
+    return [_text(step) for step in RegionPlan(graph, places).steps]
 
 
-def _text(item: Item) -> str:
-    if isinstance(item, RegionKernel):
-        return f"[{' '.join(node.op.name for node in item.nodes)}]"
-    return (item.node if isinstance(item, ProductSum) else item).op.name
+def _text(step: Step) -> str:
+    if isinstance(step, Kernel):
+        return f"[{' '.join(node.op.name for node in step.nodes)}]"
+    return node_of(step).op.name
 
 
 def test_a_group_goes_on_past_what_does_not_need_it() -> None:
@@ -153,6 +154,22 @@ def test_sizes_that_turn_out_different() -> None:
         assert_same(ran.results, on_reference(graph, args))
         kernels.append(ran.counts.kernels)
     assert kernels[0] == 1 and kernels[1] > 1 and kernels[2] > 1
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (5, 1)])
+def test_loops_over_unknown_sizes_are_launch_lists(sizes: tuple[int, int]) -> None:
+    """The list of a run has the sizes of the run, equal or not."""
+
+    def fn(x: Any, y: Any) -> Any:
+        return cg.fori_loop(0, 6, lambda i, x: np.tanh(x) * 0.5 + np.sin(y) * i, x)
+
+    spec = cg.TensorSpec((None,))
+    graph = cg.function(fn, signature=(spec, spec)).graph(spec, spec)
+    args = [np.arange(1.0, n + 1.0) for n in sizes]
+    ran = on_stand_in(graph, args)
+    assert_same(ran.results, on_reference(graph, args))
+    said = launching_of(graph, args)
+    assert said and all(text.startswith("from a list") for text in said)
 
 
 def test_sizes_that_do_not_fit_are_the_nodes_error() -> None:

@@ -25,20 +25,16 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Become,
     Branching,
     Buffer,
-    Capacity,
     Carried,
     CarriedRows,
     Converted,
-    Counter,
     Fixed,
     Flag,
     Given,
-    GoesOn,
     Item,
-    LastSlot,
-    Limit,
     PreparedBody,
     ProductLaunch,
+    Register,
     Repeating,
     Rows,
     Source,
@@ -164,7 +160,7 @@ class _Replay:
     # Numbers.
 
     def counter(self, number: int) -> int:
-        memory, at = self.name(self.body.word(Counter(number)))
+        memory, at = self.name(self.body.word(Register("counter", number)))
         return int(self.numbers[int(memory[at][0, 0])])
 
     def number_of(self, number: Affine) -> int:
@@ -223,10 +219,12 @@ class _Replay:
                 break
         else:
             return False
-        values: dict[type, int] = {Limit: self.iterations, GoesOn: 1, Capacity: ENDLESS, LastSlot: 1 << 40}
+        values = {"limit": self.iterations, "goes_on": 1, "capacity": ENDLESS, "last_slot": 1 << 40}
         for word in body.words:
             its = body.word(word)
-            self.put(its, 0, f"the word {word}", np.int64(values.get(type(word), 0)))
+            self.put(
+                its, 0, f"the word {word}", np.int64(values.get(word.what, 0) if isinstance(word, Register) else 0)
+            )
         for name, its in carried_arrays(body.carries):
             nbytes = int(np.prod(its.shape)) * its.dtype.itemsize
             first = np.zeros(nbytes, np.int64)

@@ -3,99 +3,76 @@
 An op runs by the first of these that exists: a generated kernel, fused with other ops; the reference engine's kernel,
 where its results are on the host; a device kernel; the reference engine's kernel between two copies.
 
-A fused group is one kernel (`GroupStep`). Its outputs are slots of stacks, parts of concatenations, arrays of their
-own, or reductions of the elements. Where all sizes are known, so is the kernel's shape. Else the operands' shapes say
-whether every node of the group has the shape of the whole (a size that is not known beforehand may turn out to be 1 in
-one operand alone); where not, the nodes run one by one. The answer is kept by shapes.
+A kernel of the region's plan is one launch (`GroupStep`). It writes rows of stacks, parts of concatenations, arrays of
+their own, or reductions of the elements. Where all sizes are known, so is the kernel's shape. Else the operands' shapes
+say whether every node of the kernel has the shape of the whole (a size that is not known beforehand may turn out to be
+1 in one operand alone); where not, each node is a launch.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernel import KernelText, kernel_text
-from ctrlgrad.engines.cuda.kernels import DEVICE, Kernel, Lists, Single, at_once, commit, own_device_stack, put
+from ctrlgrad.engines.cuda.kernels import DEVICE, Lists, Single, at_once, commit, own_device_stack, put
+from ctrlgrad.engines.cuda.kernels import Kernel as OpKernel
 from ctrlgrad.engines.cuda.placement import DEVICE as ON_DEVICE
 from ctrlgrad.engines.cuda.placement import HOST, Place, Places, fetched, place
-from ctrlgrad.engines.cuda.prepared.launches import part
-from ctrlgrad.engines.cuda.prepared.model import View
+from ctrlgrad.engines.cuda.prepared.model import Operand, View
 from ctrlgrad.engines.cuda.prepared.ops import SINGLE, product_sum
 from ctrlgrad.engines.cuda.prepared.reading import Values as Listed
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Values, Where, scalar
 from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
 from ctrlgrad.engines.cuda.reductions import check_elements, reduced_axes, reduced_shape, reduction_text
-from ctrlgrad.engines.cuda.regions import (
-    Item,
-    ProductSum,
-    RegionKernel,
-    alone,
-    constants_of,
-    schedule,
-    updated_by,
-)
+from ctrlgrad.engines.cuda.regions import RegionPlan, node_of
 from ctrlgrad.engines.cuda.stacks import Stack
-from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
 from ctrlgrad.engines.sizes_of_a_run import refused_types
-from ctrlgrad.ir import Graph, Node, TensorType, Value, attributes
+from ctrlgrad.ir import Graph, Node, TensorType, Use, Value, attributes
+from ctrlgrad.plan.model import Kernel, Product, Write
 
 Shape = tuple[int, ...]
 
 
-class GroupStep:
-    """One kernel."""
+# Pushes a row on the stack in a slot: gives the row's view, and the stack with it.
+Pushed = Callable[[Node, int, Shape, np.dtype], tuple[Any, object]]
 
-    def __init__(
-        self,
-        kernel: RegionKernel,
-        places: Mapping[Value, Place],
-        constants: Mapping[Value, Node],
-        slots: Slots,
-        dead: tuple[int, ...] = (),
-    ) -> None:
-        self.kernel, self.places, self.constants, self.slots = kernel, places, constants, slots
-        self.reductions = [target.reduction for target in kernel.targets if target.reduction is not None]
-        self.text: KernelText | ReductionText = (reduction_text if self.reductions else kernel_text)(kernel.plan)
-        self.inputs = slots.all_of(kernel.inputs)
-        self.reads = slots.all_of(kernel.reads)
+
+class GroupStep:
+    """One kernel; several, where sizes that are not known beforehand turn out to differ."""
+
+    def __init__(self, region: RegionPlan, kernel: Kernel, slots: Slots, dead: tuple[int, ...] = ()) -> None:
+        self.region, self.slots, self.dead = region, slots, dead
+        self.kernel, self.joined = region.written_once(kernel)
+        self.nodes = kernel.nodes
+        self.makers = {write: region.makers.get(write.view.array) for write in self.kernel.writes}
+        self.reductions = [node for write, node in self.makers.items() if node is not None and write.how != "store"]
+        self.text: KernelText | ReductionText = (reduction_text if self.reductions else kernel_text)(self.kernel)
+        self.inputs = slots.all_of(region.inputs(kernel))
+        self.reads = slots.all_of(region.operands(kernel))
         self.updates: tuple[int, ...] = ()
-        self.shape = None if None in kernel.shape else tuple(d for d in kernel.shape if d is not None)
-        self.dead = dead
-        self._fits: dict[tuple[Shape, ...], Shape | None] = {}
-        self._apart: list[GroupStep] | None = None
+        self.results = slots.all_of(region.value(write.view.array) for write in kernel.writes)
         self._lists = Lists()
-        slots.all_of(value for target in kernel.targets for value in target.values)
-        if self.shape is None:
-            # Where its nodes may have to run one by one, each value needs a slot.
-            slots.all_of(node.result for node in kernel.nodes)
 
     @property
     def node(self) -> Node:
-        return self.kernel.nodes[-1]
+        return self.nodes[-1]
+
+    @functools.cached_property
+    def apart(self) -> list[GroupStep]:
+        """A step for each node."""
+        kernels = (self.region.step(node) for node in self.nodes)
+        return [GroupStep(self.region, kernel, self.slots) for kernel in kernels if isinstance(kernel, Kernel)]
 
     def __call__(self, values: Values, context: Context) -> None:
         inputs = {slot: scalar(values[slot]) for slot in self.inputs}
-        shape = self.shape if self.shape is not None else self._fit([*inputs.values()])
-        if shape is None:
-            inputs.clear()
-            self._run_apart(values, context)
-        else:
-            self._launch(values, context, inputs, shape)
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """Axes that all of its reductions share."""
-        return reduced_axes(self.reductions[0]) if self.reductions else ()
-
-    def _launch(self, values: Values, context: Context, inputs: dict[int, Any], shape: Shape) -> None:
-        for node in self.reductions:
-            check_elements(node, shape, self.axes)
-        stacks = [self.slots.of(its.push.operands[0]) for its in self.kernel.targets if its.push is not None]
-        held = {slot: [values[slot]] for slot in stacks}
+        held = {slot: [values[slot]] for slot in self.reads if slot not in inputs}
         for slot in self.dead:
             values[slot] = None
         pushes = list[tuple[Node, Stack, Any]]()
@@ -107,113 +84,78 @@ class GroupStep:
 
         if held:
             single = Single(context, inputs)
-            self.listed(single, shape, pushed)
+            self.listed(single, pushed)
         else:
-            single = self._lists.single(context, inputs, lambda made: self.listed(made, shape, pushed))
+            single = self._lists.single(context, inputs, lambda made: self.listed(made, pushed))
         single.run()
         for push, stack, row in pushes:
             commit(stack)
             context.run.counters.pushed(push, row)
-        for target in self.kernel.targets:
-            for slot in self.slots.all_of(target.values):
-                values[slot] = single.result(single.values[slot])
+        for slot in self.results:
+            values[slot] = single.result(single.values[slot])
 
-    def listed(self, at: Listed, shape: Shape, pushed: Callable[[Node, int, Shape, np.dtype], Any]) -> None:
-        """List its launch, and give values to the slots that it writes.
-
-        Args:
-            pushed: pushes a row on the stack in a slot; gives the row's view, and the stack with it.
-        """
+    def listed(self, at: Listed, pushed: Pushed) -> None:
+        """List its launch, and give values to the slots that it writes."""
         inputs = [at.operand(slot) for slot in self.inputs]
-        outputs: list[View] = []
-        wholes: dict[Node, View] = {}
-        for target in self.kernel.targets:
-            push, concat, result = target.push, target.concat, self.slots.of(target.result)
-            if push is not None:
-                output, at.values[result] = pushed(push, self.slots.of(push.operands[0]), shape, target.dtype)
-            elif concat is not None:
-                axis = attributes.Axis.of(concat).axis % len(shape)
-                size = shape[axis]
-                if concat not in wholes:
-                    whole = (*shape[:axis], size * len(concat.operands), *shape[axis + 1 :])
-                    wholes[concat] = at.values[result] = at.launches.buffer(whole, target.dtype)
-                start = size * target.part
-                output, _ = part(wholes[concat], (*(slice(None),) * axis, slice(start, start + size)))
-            else:
-                node = target.reduction
-                space = shape if node is None else reduced_shape(node, shape)
-                output = at.values[result] = at.launches.buffer(space, target.dtype)
-            outputs.append(output)
-            if target.value is not None:
-                at.values[self.slots.of(target.value)] = output
+        shape = self._shape(inputs)
+        if shape is None:
+            for step in self.apart:
+                step.listed(at, pushed)
+            return
+        axes = reduced_axes(self.reductions[0]) if self.reductions else ()
+        for node in self.reductions:
+            check_elements(node, shape, axes)
+        outputs = {write: self._output(at, write, shape, pushed) for write in self.kernel.writes}
         if isinstance(self.text, ReductionText):
-            stored, results = self.separated(outputs)
-            at.launches.reduction(self.text, shape, self.axes, inputs, stored, results)
+            stored = [view for write, view in outputs.items() if write.how == "store"]
+            results = [view for write, view in outputs.items() if write.how != "store"]
+            at.launches.reduction(self.text, shape, axes, inputs, stored, results)
         else:
-            at.launches.kernel(self.text, shape, inputs, outputs)
+            at.launches.kernel(self.text, shape, inputs, list(outputs.values()))
 
-    def separated(self, outputs: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Outputs that are stored at each element, and those that are reductions."""
-        pairs = list(zip(self.kernel.targets, outputs, strict=True))
-        return [x for its, x in pairs if its.reduction is None], [x for its, x in pairs if its.reduction]
+    def _output(self, at: Listed, write: Write, shape: Shape, pushed: Pushed) -> View:
+        """Where a write goes: a row of a stack, a part of a concatenation, or an array of its own."""
+        result, maker, dtype = self.slots.of(self.region.value(write.view.array)), self.makers[write], write.view.dtype
+        if write.base is not None:
+            assert maker is not None
+            output, at.values[result] = pushed(maker, self.slots.of(self.region.value(write.base)), shape, dtype)
+        elif write.how == "store" and maker is not None:
+            # Its sizes are known.
+            if result not in at.values:
+                at.values[result] = at.launches.buffer(tuple(size.factor for size in write.view.array.shape), dtype)
+            offset = sum(size.factor for size in write.view.offset) * dtype.itemsize
+            output = replace(at.values[result], shape=shape, offset=offset)
+        else:
+            output = at.launches.buffer(shape if maker is None else reduced_shape(maker, shape), dtype)
+            at.values[result] = output
+        if write in self.joined:
+            at.values[self.slots.of(self.joined[write])] = output
+        return output
 
-    # Sizes that are known only now.
-
-    def _fit(self, inputs: list[Any]) -> Shape | None:
+    def _shape(self, inputs: Sequence[Operand]) -> Shape | None:
         """The shape of all nodes; None where they differ."""
-        shapes = tuple(np.shape(x) if isinstance(x, np.generic) else tuple(x.shape) for x in inputs)
-        if shapes not in self._fits:
-            self._fits[shapes] = self._common_shape(shapes)
-        return self._fits[shapes]
-
-    def _common_shape(self, shapes: tuple[Shape, ...]) -> Shape | None:
-        found: dict[Value, Shape] = dict(zip(self.kernel.inputs, shapes, strict=True))
-        kernel = self.kernel
-        for node in kernel.nodes:
+        if all(size.is_known for size in self.kernel.space):
+            return tuple(size.factor for size in self.kernel.space)
+        shapes = (x.shape if isinstance(x, View) else () for x in inputs)
+        found: dict[Value, Shape] = dict(zip(self.region.inputs(self.kernel), shapes, strict=True))
+        for node in self.nodes:
             # All but what is found is a scalar; a push has the shape of its row.
-            is_push = any(node is target.push for target in kernel.targets)
-            given = [found.get(v, ()) for v in node.operands[is_push:]]
+            operands = node.operands[node.op.has_use(Use.PUSH) :]
+            given = [found.get(v, ()) for v in operands]
             try:
                 # A reduction's is that of what it reduces.
                 found[node.result] = np.broadcast_shapes(*given)
             except ValueError:
-                if len(kernel.nodes) > 1:
-                    return None
-                types = [TensorType(v.tensor.dtype, s) for v, s in zip(node.operands[is_push:], given, strict=True)]
+                types = [TensorType(v.tensor.dtype, s) for v, s in zip(operands, given, strict=True)]
                 misfit = refused_types(node, types, node.attrs)
                 assert misfit is not None
                 raise misfit from None
-        written = {found[node.result] for node in kernel.nodes}
+        written = {found[node.result] for node in self.nodes}
         return written.pop() if len(written) == 1 else None
-
-    def _run_apart(self, values: Values, context: Context) -> None:
-        if self._apart is None:
-            self._apart = [self._alone(node) for node in self.kernel.nodes]
-        for step in self._apart:
-            try:
-                step(values, context)
-            except Exception as error:
-                found = explained(error, step.node)
-                if found is error:
-                    raise
-                raise found from error
-        for slot in self.dead:
-            values[slot] = None
-        kept = {slot for target in self.kernel.targets for slot in self.slots.all_of(target.values)}
-        for node in self.kernel.nodes:
-            slot = self.slots.of(node.result)
-            if slot not in kept:
-                values[slot] = None
-
-    def _alone(self, node: Node) -> GroupStep:
-        kernel = alone(node, self.places, self.constants)
-        stacks = [self.slots.of(target.push.operands[0]) for target in kernel.targets if target.push is not None]
-        dead = tuple(slot for slot in stacks if slot in self.dead)
-        return GroupStep(kernel, self.places, self.constants, self.slots, dead)
 
 
 # Makes the kernel of a node with regions, or of a callback, its operands living where they are said to.
-Control = Callable[[Node, Places], Kernel]
+Control = Callable[[Node, Places], OpKernel]
 
 
 def compile_region(
@@ -221,32 +163,33 @@ def compile_region(
 ) -> Program:
     """The program of a region. Outputs that are `wanted` on the device are sent there."""
     places = place(graph, inputs)
-    items = schedule(graph, places)
-    constants = constants_of(graph)
+    region = RegionPlan(graph, places)
+    constants = region.constants
     slots = Slots()
     slots.all_of(graph.inputs)
     last: dict[Value, int] = {}
-    for position, item in enumerate(items):
-        last.update((v, position) for v in _reads(item))
-    last.update((v, len(items)) for v in graph.outputs)
-    updated = _last_updates(items)
+    # Position of the last step that may overwrite each value; see the reference engine.
+    updated: dict[Value, int] = {}
+    for position, its in enumerate(region.steps):
+        last.update((v, position) for v in region.operands(its))
+        if not isinstance(its, Kernel):
+            updated.update((v, position) for v in region.updates(its))
+    last.update((v, len(region.steps)) for v in graph.outputs)
     steps: list[Step] = []
-    for position, item in enumerate(items):
-        dead = slots.all_of(v for v in _reads(item) if last[v] == position and v not in constants)
-        if isinstance(item, RegionKernel):
-            steps.append(GroupStep(item, places, constants, slots, dead))
+    for position, its in enumerate(region.steps):
+        operands = region.operands(its)
+        dead = slots.all_of(v for v in dict.fromkeys(operands) if last[v] == position and v not in constants)
+        if isinstance(its, Kernel):
+            steps.append(GroupStep(region, its, slots, dead))
             continue
-        unused = slots.all_of(v for v in _results(item) if v not in last)
-        operands, updates = slots.all_of(item.operands), slots.all_of(_updated(item))
-        if isinstance(item, ProductSum):
-            kernel, result = at_once(product_sum, item.node), slots.of(item.node.result)
-            steps.append(NodeStep(item.node, kernel, operands, (result,), dead, unused, "device", updates, True))
-            continue
-        kernel, where = _kernel(item, places, control)
-        if item.op.name == "getitem" and where == "device":
-            is_updated = updated.get(item.operands[0], -1) > position or item.result in graph.outputs
-            kernel = at_once(SINGLE["getitem"], item, is_updated)
-        steps.append(NodeStep(item, kernel, operands, slots.all_of(item.results), dead, unused, where, updates))
+        node, is_sum = node_of(its), isinstance(its, Product) and its.base is not None
+        kernel, where = (at_once(product_sum, node), "device") if is_sum else _kernel(node, places, control)
+        if node.op.name == "getitem" and where == "device":
+            is_updated = updated.get(node.operands[0], -1) > position or node.result in graph.outputs
+            kernel = at_once(SINGLE["getitem"], node, is_updated)
+        unused = slots.all_of(v for v in node.results if v not in last)
+        read, updates = slots.all_of(operands), slots.all_of(region.updates(its))
+        steps.append(NodeStep(node, kernel, read, slots.all_of(node.results), dead, unused, where, updates, is_sum))
     outputs = slots.all_of(graph.outputs)
     uploads = {
         i: v.type
@@ -258,28 +201,7 @@ def compile_region(
     return Program(len(graph.inputs), unused_inputs, held, len(slots.numbers), steps, outputs, uploads)
 
 
-def _reads(item: Item) -> list[Value]:
-    return list(item.reads) if isinstance(item, RegionKernel) else list(dict.fromkeys(item.operands))
-
-
-def _results(item: Node | ProductSum) -> tuple[Value, ...]:
-    return (item.node.result,) if isinstance(item, ProductSum) else item.results
-
-
-def _last_updates(items: Sequence[Item]) -> dict[Value, int]:
-    """Position of the last op that may overwrite each value; see the reference engine."""
-    updated: dict[Value, int] = {}
-    for position, item in enumerate(items):
-        if not isinstance(item, RegionKernel):
-            updated.update((v, position) for v in _updated(item))
-    return updated
-
-
-def _updated(item: Node | ProductSum) -> tuple[Value, ...]:
-    return item.operands[:1] if isinstance(item, ProductSum) else updated_by(item)
-
-
-def _kernel(node: Node, places: Mapping[Value, Place], control: Mapping[str, Control]) -> tuple[Kernel, Where]:
+def _kernel(node: Node, places: Mapping[Value, Place], control: Mapping[str, Control]) -> tuple[OpKernel, Where]:
     """Kernel of a node, and where it runs: control is on the host, wherever the steps inside run."""
     name = node.op.name
     if name in control:
@@ -291,7 +213,7 @@ def _kernel(node: Node, places: Mapping[Value, Place], control: Mapping[str, Con
     return through_host(node), "through the host"
 
 
-def on_host(node: Node, from_device: Sequence[int] = ()) -> Kernel:
+def on_host(node: Node, from_device: Sequence[int] = ()) -> OpKernel:
     """The reference engine's kernel of a node whose results are on the host, some of its operands not.
 
     A scalar is never an array of rank 0.
@@ -316,7 +238,7 @@ def _fetch(context: Context, operands: list[Any], places: Sequence[int]) -> list
     return operands
 
 
-def through_host(node: Node) -> Kernel:
+def through_host(node: Node) -> OpKernel:
     """The reference engine's kernel of a node, between two copies."""
     pure = PURE[node.op.name](node)
 

@@ -13,9 +13,8 @@ by BLAS, in place where nothing else holds the sum.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -40,85 +39,17 @@ from ctrlgrad.plan.sizes import ZERO, Size, Sizes, row_major
 LIMITS = Limits(reads=24, writes=24, nodes=96, reductions=SHARED // (2 * 8 * BLOCK))
 
 
-@dataclass(frozen=True)
-class Target:
-    """Destination of a value that a kernel writes: an array of its own, a slot of a stack, or a part of a
-    concatenation.
-
-    `value` is the array itself, where it is also read later from a slot or part. `reduction` is the node that
-    reduces the elements to the value.
-    """
-
-    result: Value
-    dtype: np.dtype
-    push: Node | None = None
-    concat: Node | None = None
-    part: int = 0
-    value: Value | None = None
-    reduction: Node | None = None
-
-    @property
-    def values(self) -> tuple[Value, ...]:
-        """The values that are there behind the kernel."""
-        return (self.result,) if self.value is None else (self.result, self.value)
-
-
-@dataclass(frozen=True, eq=False)
-class RegionKernel:
-    """A kernel of a region's plan, the values that it reads, operands before numbers, and where it writes, in the order
-    of the plan's writes."""
-
-    plan: Kernel
-    inputs: tuple[Value, ...]
-    targets: tuple[Target, ...]
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        return self.plan.nodes
-
-    @property
-    def shape(self) -> Shape:
-        """The declared shape; None for a size that is not known."""
-        return tuple(size.factor if size.is_known else None for size in self.plan.space)
-
-    @property
-    def reads(self) -> tuple[Value, ...]:
-        """All values that it needs, stacks that it pushes on among them."""
-        stacks = [target.push.operands[0] for target in self.targets if target.push is not None]
-        return tuple(dict.fromkeys((*self.inputs, *stacks)))
-
-
-@dataclass(frozen=True)
-class ProductSum:
-    """A sum of a value and a product of matrices; the operands are what is added to, and the factors."""
-
-    node: Node
-    operands: tuple[Value, ...]
-
-
-Item = Node | RegionKernel | ProductSum
-
-
-def schedule(graph: Graph, places: Mapping[Value, Place]) -> list[Item]:
-    """A region's nodes in the order of execution, those that are one kernel as such. Constants are left out."""
-    lowering = _Lowering(places, constants_of(graph))
-    steps = tuple(lowering.step(node) for node in graph.nodes if node.op.name != "constant")
-    results = tuple(lowering.array(v) for v in graph.outputs if lowering.is_array(v))
-    plan = accumulate(Plan(graph.name, (), (), Block(steps), results, (), (), {}))
-    return [lowering.item(step) for step in fuse(plan, LIMITS, lowering.updated).body.steps]
-
-
-def alone(node: Node, places: Mapping[Value, Place], constants: Mapping[Value, Node]) -> RegionKernel:
-    """The kernel of one node."""
-    lowering = _Lowering(places, constants)
-    step = lowering.step(node)
-    assert isinstance(step, Kernel)
-    return lowering.kernel_item(step)
-
-
 def constants_of(graph: Graph) -> dict[Value, Node]:
     """The constants of a region, by value."""
     return {node.result: node for node in graph.nodes if node.op.name == "constant"}
+
+
+def node_of(step: Step) -> Node:
+    """The node that an error of a step names."""
+    if isinstance(step, Kernel):
+        return step.nodes[-1]
+    assert isinstance(step, Outside | Product) and step.node is not None
+    return step.node
 
 
 def updated_by(node: Node) -> tuple[Value, ...]:
@@ -128,18 +59,71 @@ def updated_by(node: Node) -> tuple[Value, ...]:
     return node.operands if node.regions else node.operands[:1] if node.op.updates else ()
 
 
-class _Lowering:
-    """From nodes to steps, and from the steps of the fused plan to what is run."""
+class RegionPlan:
+    """The fused plan of a region, and the values that its arrays and registers stand for. Constants are left out.
 
-    def __init__(self, places: Mapping[Value, Place], constants: Mapping[Value, Node]) -> None:
-        self.places, self.constants = places, constants
-        self.arrays: dict[Value, Array] = {}
-        self.registers: dict[Value, Register] = {}
-        # The value that an array or a register stands for, by its name.
-        self.values: dict[str, Value] = {}
+    Attributes:
+        steps: the steps in the order of execution.
+        makers: the nodes that push, concatenate or reduce, by the array that a kernel makes for them.
+    """
+
+    def __init__(self, graph: Graph, places: Mapping[Value, Place]) -> None:
+        self.places, self.constants = places, constants_of(graph)
+        self._arrays: dict[Value, Array] = {}
+        self._registers: dict[Value, Register] = {}
+        self._values: dict[str, Value] = {}
         self.makers: dict[Array, Node] = {}
+        steps = tuple(self.step(node) for node in graph.nodes if node.op.name != "constant")
+        results = tuple(self.array(v) for v in graph.outputs if self.is_array(v))
+        plan = accumulate(Plan(graph.name, (), (), Block(steps), results, (), (), {}))
+        self.steps = fuse(plan, LIMITS, self._updated).body.steps
 
-    # Values.
+    # Values of the steps.
+
+    def value(self, its: Array | Register) -> Value:
+        """The value that an array or a register stands for."""
+        return self._values[its.name]
+
+    def inputs(self, kernel: Kernel) -> tuple[Value, ...]:
+        """Values that a kernel computes with, operands before numbers."""
+        return tuple(map(self.value, (*(operand.view.array for operand in kernel.operands), *kernel.numbers)))
+
+    def operands(self, step: Step) -> tuple[Value, ...]:
+        """Values that a step needs; of a product that is added, what it is added to comes first."""
+        if isinstance(step, Kernel):
+            stacks = [self.value(write.base) for write in step.writes if write.base is not None]
+            return tuple(dict.fromkeys((*self.inputs(step), *stacks)))
+        if isinstance(step, Product) and step.base is not None:
+            return tuple(map(self.value, (step.base, step.a.array, step.b.array)))
+        return node_of(step).operands
+
+    def updates(self, step: Step) -> tuple[Value, ...]:
+        """The operands that a step other than a kernel may overwrite."""
+        if isinstance(step, Product):
+            return () if step.base is None else (self.value(step.base),)
+        return updated_by(node_of(step))
+
+    def _updated(self, step: Step) -> list[Array]:
+        return [self.array(v) for v in self.updates(step) if self.is_array(v)]
+
+    def written_once(self, kernel: Kernel) -> tuple[Kernel, dict[Write, Value]]:
+        """The kernel, in which a value that is pushed or concatenated is written there alone; and these values by the
+        writes."""
+        joined: dict[tuple[int, ...], Write] = {}
+        for write in kernel.writes:
+            if write.view.array in self.makers and write.how == "store":
+                joined.setdefault(write.outputs, write)
+        found: dict[Write, Value] = {}
+        writes = []
+        for write in kernel.writes:
+            place = joined.get(write.outputs)
+            if place is None or place in found or write.view.array in self.makers:
+                writes.append(write)
+            else:
+                found[place] = self.value(write.view.array)
+        return replace(kernel, writes=tuple(writes)), found
+
+    # Nodes as steps.
 
     def is_array(self, value: Value) -> bool:
         """Return true unless the value is a number on the host. A complex number is passed as an array."""
@@ -148,19 +132,19 @@ class _Lowering:
 
     def array(self, value: Value) -> Array:
         """A value as an array; of a stack, its last row."""
-        if value not in self.arrays:
+        if value not in self._arrays:
             its = value.type.element if isinstance(value.type, StackType) else value.tensor
-            self.arrays[value] = Array(self.named(value), its.dtype, _sizes(its.shape))
-        return self.arrays[value]
+            self._arrays[value] = Array(self.named(value), its.dtype, _sizes(its.shape))
+        return self._arrays[value]
 
     def register(self, value: Value) -> Register:
-        if value not in self.registers:
-            self.registers[value] = Register(self.named(value), value.tensor.dtype)
-        return self.registers[value]
+        if value not in self._registers:
+            self._registers[value] = Register(self.named(value), value.tensor.dtype)
+        return self._registers[value]
 
     def named(self, value: Value) -> str:
-        name = f"v{len(self.values)}"
-        self.values[name] = value
+        name = f"v{len(self._values)}"
+        self._values[name] = value
         return name
 
     def tensor(self, value: Value, space: Sizes) -> Tensor:
@@ -173,8 +157,6 @@ class _Lowering:
         if value not in self.constants or value.tensor.rank:
             return None
         return kernel_constant(attributes.Constant.of(self.constants[value]).value)
-
-    # Steps.
 
     def step(self, node: Node) -> Step:
         places = [self.places[v] for v in node.results]
@@ -272,55 +254,6 @@ class _Lowering:
             [self.tensor(v, space) for v in values], lambda builder, *leaves: [part for leaf in leaves for part in leaf]
         )
         return Kernel(space, operands, numbers, expression, tuple(writes), nodes=(node,))
-
-    def updated(self, step: Step) -> list[Array]:
-        """Arrays that a step other than a kernel may overwrite."""
-        if isinstance(step, Product):
-            return [] if step.base is None else [step.base]
-        assert isinstance(step, Outside)
-        return [self.array(v) for v in updated_by(step.node) if self.is_array(v)]
-
-    # Executed items.
-
-    def item(self, step: Step) -> Item:
-        if isinstance(step, Kernel):
-            return self.kernel_item(step)
-        assert isinstance(step, Outside | Product) and step.node is not None
-        if isinstance(step, Product) and step.base is not None:
-            return ProductSum(step.node, tuple(self.values[a.name] for a in (step.base, step.a.array, step.b.array)))
-        return step.node
-
-    def kernel_item(self, kernel: Kernel) -> RegionKernel:
-        # A value that is pushed or concatenated is written there alone.
-        shared = {w.outputs for w in kernel.writes if w.view.array in self.makers and w.how == "store"}
-        elsewhere: dict[tuple[int, ...], Value] = {}
-        writes = []
-        for write in kernel.writes:
-            array = write.view.array
-            if array not in self.makers and write.outputs in shared and write.outputs not in elsewhere:
-                elsewhere[write.outputs] = self.values[array.name]
-            else:
-                writes.append(write)
-        parts: Counter[Array] = Counter()
-        targets = []
-        for write in writes:
-            array = write.view.array
-            result, maker = self.values[array.name], self.makers.get(array)
-            if maker is None:
-                targets.append(Target(result, array.dtype))
-                continue
-            if write.how != "store":
-                targets.append(Target(result, array.dtype, reduction=maker))
-                continue
-            value = elsewhere.pop(write.outputs, None)
-            if maker.op.has_use(Use.PUSH):
-                targets.append(Target(result, array.dtype, push=maker, value=value))
-            else:
-                targets.append(Target(result, array.dtype, concat=maker, part=parts[array], value=value))
-                parts[array] += 1
-        names = [operand.view.array.name for operand in kernel.operands] + [r.name for r in kernel.numbers]
-        inputs = tuple(self.values[name] for name in names)
-        return RegionKernel(replace(kernel, writes=tuple(writes)), inputs, tuple(targets))
 
 
 def _is_reduction(node: Node) -> bool:

@@ -34,26 +34,17 @@ from ctrlgrad.engines.cuda.prepared.graphs import Capture
 from ctrlgrad.engines.cuda.prepared.model import (
     ENDLESS,
     Affine,
-    Before,
-    Began,
-    Capacity,
     Carried,
     CarriedArray,
     CarriedRows,
     CarriedTable,
-    Counter,
     Fixed,
     Flag,
     Given,
-    GoesOn,
-    LastSlot,
-    Limit,
-    Most,
     PreparedBody,
+    Register,
     Rows,
-    RunNumber,
     Shape,
-    Short,
     View,
     Word,
     contiguous,
@@ -508,7 +499,7 @@ class Binding:
         """The words behind a run that the card has ended: how often regions have been gone through, and more."""
         (words,) = context.on_host(self._memory[: WORD * len(self.body.words)])
         found = dict(zip(self.body.words, map(int, words.view(np.int64)), strict=True))
-        self.odd = (self._begun + found[Counter(0)]) & 1
+        self.odd = (self._begun + found[Register("counter")]) & 1
         return found
 
     def saved(self) -> list[tuple[Any, Any]]:
@@ -524,22 +515,22 @@ class Binding:
 
     def _value(self, word: Word, iterations: int, rows: Mapping[int, RowMemory], integers: Mapping[int, int]) -> int:
         match word:
-            case Counter() | Before() | Short():
+            case Register("counter" | "before" | "short"):
                 return 0
-            case Limit():
+            case Register("limit"):
                 return iterations
-            case GoesOn():
+            case Register("goes_on"):
                 return 1
-            case RunNumber():
+            case Register("run"):
                 return self._number
-            case Began():
+            case Register("began"):
                 return self._moment
-            case Capacity(position):
+            case Register("capacity", position):
                 its = rows[position]
                 return ENDLESS if its.is_whole else self._rows(position).usable(its.capacity)
-            case LastSlot(position):
+            case Register("last_slot", position):
                 return rows[position].capacity - self._rows(position).at_least
-            case Most(position):
+            case Register("most", position):
                 return rows[position].most
             case Affine():
                 return wrapped(word.value(integers))

@@ -33,10 +33,9 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Ending,
     Fixed,
     Item,
-    Limit,
     Operand,
     PreparedBody,
-    RunNumber,
+    Register,
     Shape,
     Unchanged,
     View,
@@ -204,8 +203,8 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     asked = None if ending is None or ending.is_masked else _after(carries, ending.position)
     if unknown or asked is not None:
         launches.check(unknown, asked)
-    launches.word(Limit())
-    launches.word(RunNumber())
+    launches.word(Register("limit"))
+    launches.word(Register("run"))
     words = tuple(launches.words)
     launches.buffers[0] = ((len(words),), INT64)
     sharing = Sharing(launches.items, launches.buffers, carries)
@@ -262,7 +261,7 @@ def _read(reading: Reading) -> None:
     for position, step in enumerate(reading.program.steps):
         reading.position = position
         if isinstance(step, GroupStep):
-            _read_group(reading, step)
+            step.listed(reading, partial(pushed, reading))
         else:
             assert isinstance(step, NodeStep)
             _read_node(reading, step)
@@ -287,12 +286,6 @@ def _read_node(reading: Reading, step: NodeStep) -> None:
             f"{name} {'is called in the library' if step.where == 'device' else 'goes through the host'}"
         )
     reading.values.update(zip(step.results, op(reading, step), strict=True))
-
-
-def _read_group(reading: Reading, step: GroupStep) -> None:
-    if step.shape is None:
-        raise CannotPrepare("a size of a kernel is not known")
-    step.listed(reading, step.shape, partial(pushed, reading))
 
 
 # The carry after an iteration.

@@ -30,14 +30,13 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Branching,
     Buffer,
     Carried,
-    Counter,
     Fixed,
-    GoesOn,
     Item,
     Launch,
     Operand,
     PreparedBody,
     ProductLaunch,
+    Register,
     Repeating,
     View,
     all_launches,
@@ -174,7 +173,7 @@ class ListWriter:
         first = [self._setting(start) for start in range(0, len(body.words), MOST_WORDS)]
         halves = [[*self._entries(body.items, side), *self._steps()] for side in range(2)]
         for half in halves if not body.is_known else ():
-            half.append(self._reading(body.word(GoesOn()), self.host + GOING, 0))
+            half.append(self._reading(body.word(Register("goes_on")), self.host + GOING, 0))
         # How many entries are gone through once, and are an iteration, and where the first one is.
         self.first, self.half, self.begin = len(first), len(halves[0]), len(self._words)
         for kind, arguments in (*first, *itertools.chain(*halves)):
@@ -263,7 +262,7 @@ class ListWriter:
             if (moved := movement(argument)) is not None:
                 given += [self._numbers[moved.word], moved.step]
                 for counter, step in moved.others:
-                    given += [self._numbers[Counter(counter)], step]
+                    given += [self._numbers[Register("counter", counter)], step]
         given += [Known(number) if isinstance(number, Site) else number for number in launch.numbers]
         return self.kernel(self._words, spec, parameters_of(self._words, given), launch.blocks)
 

@@ -43,13 +43,10 @@ from ctrlgrad.engines.cuda.prepared import walker
 from ctrlgrad.engines.cuda.prepared.entries import WORD, ListWriter, Words, entries_of, parameters_of
 from ctrlgrad.engines.cuda.prepared.model import (
     Branching,
-    Counter,
-    GoesOn,
     Item,
-    Limit,
     ProductLaunch,
+    Register,
     Repeating,
-    RunNumber,
     View,
     Word,
     all_launches,
@@ -337,7 +334,7 @@ def _array(nodes: Sequence[int]) -> ctypes.Array[ctypes.c_void_p] | None:
     return (ctypes.c_void_p * len(nodes))(*nodes) if nodes else None
 
 
-# Value of a body's `GoesOn` word while there is another iteration.
+# Value of a body's register "goes_on" while there is another iteration.
 GOING_ON = (1,)
 
 
@@ -386,7 +383,7 @@ class Capture:
         ]
         if self.body.is_known:
             return [*halves[0], *halves[1]]
-        goes_on = partial(self._choose, self.body.word(GoesOn()), 0, GOING_ON)
+        goes_on = partial(self._choose, self.body.word(Register("goes_on")), 0, GOING_ON)
         return [*halves[0], Fork(goes_on, (tuple(halves[1]),))]
 
     def _parts(self, items: Sequence[Item], side: int, start: int) -> list[Part]:
@@ -423,11 +420,11 @@ class Capture:
 
     def _numbers_of_runs(self) -> list[int]:
         """Addresses of this run's id, and of the id of a run that is stopped."""
-        return [self.list.now(self._writer.place(self.body.word(RunNumber()), 0)), self._stopped]
+        return [self.list.now(self._writer.place(self.body.word(Register("run")), 0)), self._stopped]
 
     def end(self, stream: int, handle: int) -> None:
         """Set the condition of another turn."""
-        words: list[Word] = [Counter(0), Limit()] if self.body.is_known else [GoesOn()]
+        words: list[Word] = [Register("counter"), Register("limit")] if self.body.is_known else [Register("goes_on")]
         given = [self.list.now(self._writer.place(self.body.word(word), 0)) for word in words]
         given += [*self._numbers_of_runs(), *([self._asked] * bool(self._asked))]
         self._set_conditions(self.condition(), given, stream, [handle])

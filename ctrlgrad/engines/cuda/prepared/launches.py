@@ -24,30 +24,22 @@ from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
     Become,
-    Before,
-    Began,
     Buffer,
     CannotPrepare,
-    Capacity,
     Carried,
     CarriedRows,
     Clipped,
     Converted,
-    Counter,
     Flag,
-    GoesOn,
     Item,
-    LastSlot,
-    Limit,
-    Most,
     Operand,
     Popped,
     ProductLaunch,
     Region,
     Regions,
+    Register,
     Rows,
     Shape,
-    Short,
     Since,
     Source,
     Transfer,
@@ -165,7 +157,7 @@ class Launches:
     def __init__(self) -> None:
         # Items of the region that is being read.
         self.items: list[Item] = []
-        self.words: dict[Word, int] = {Counter(0): 0}
+        self.words: dict[Word, int] = {Register("counter"): 0}
         self.buffers: list[tuple[Shape, np.dtype]] = [((1,), INT64)]
         # The name of the value that each was an update of.
         self._updated: dict[Source, Source] = {}
@@ -231,7 +223,11 @@ class Launches:
         """Of a node of the region that is read now. Noted are when the run began, and the iterations in it and in loops
         inside."""
         loops = tuple(loop for loop, _ in self.loops)
-        words: list[Word] = [Began(), Counter(0), *(Counter(since) for _, since in self.loops)]
+        words: list[Word] = [
+            Register("began"),
+            Register("counter"),
+            *(Register("counter", since) for _, since in self.loops),
+        ]
         noted = [self.word(word) for word in words]
         if len(noted) > MOST_NOTED:
             raise CannotPrepare("loops inside lie too deep for an error to name them")
@@ -266,7 +262,7 @@ class Launches:
     def _access(self, x: Operand) -> Access:
         moved = movement(x)
         if moved is not None:
-            for word in (moved.word, *(Counter(number) for number, _ in moved.others)):
+            for word in (moved.word, *(Register("counter", number) for number, _ in moved.others)):
                 self.word(word)
         has_parameter = moved is None or (isinstance(x, View) and not isinstance(x.source, Rows))
         others = 0 if moved is None else len(moved.others)
@@ -282,7 +278,7 @@ class Launches:
 
     def counter(self, number: int) -> View:
         """A counter as an array on the card."""
-        return self.number(Counter(number))
+        return self.number(Register("counter", number))
 
     def copied(self, x: Operand, target: View) -> None:
         dtype = INT64 if isinstance(x, Affine) else x.dtype
@@ -317,8 +313,8 @@ class Launches:
         popped = [position for position, rows in slots.items() if rows < 0]
         if not popped:
             return
-        ends = [self.number(LastSlot(position)) for position in popped]
-        changed = [*(self.counter(slot(position)) for position in popped), self.number(Short())]
+        ends = [self.number(Register("last_slot", position)) for position in popped]
+        changed = [*(self.counter(slot(position)) for position in popped), self.number(Register("short"))]
         last = [(f"a{k}", f"a{len(changed) + k}") for k in range(len(popped))]
         found = [f"np_select({x} < {end}, {x}, {end})" for x, end in last]
         is_short = " | ".join(f"({x} > {end})" for x, end in last)
@@ -330,7 +326,7 @@ class Launches:
         if not slots:
             return
         words = [self.counter(slot(position)) for position in slots]
-        ends = {position: self.number(LastSlot(position)) for position, rows in slots.items() if rows > 0}
+        ends = {position: self.number(Register("last_slot", position)) for position, rows in slots.items() if rows > 0}
         last = {position: f"a{len(words) + k}" for k, position in enumerate(ends)}
         moved = {position: f"(a{k} + int64({abs(rows)}))" for k, (position, rows) in enumerate(slots.items())}
         # Of those that are popped it is seen when the next pass begins.
@@ -343,33 +339,33 @@ class Launches:
         Args:
             asked: where the loop's end depends on data, its predicate.
         """
-        words: dict[Word, int] = {}
+        words: dict[Register, int] = {}
 
-        def read(word: Word) -> str:
-            return f"a{words.setdefault(word, len(words))}"
+        def read(*its: Any) -> str:
+            return f"a{words.setdefault(Register(*its), len(words))}"
 
-        conditions, found = [f"({read(Counter(0))} < {read(Limit())})"], dict[Word, str]()
+        conditions, found = [f"({read('counter')} < {read('limit')})"], dict[Register, str]()
         for position, its in stacks.items():
             if its.most is None and not its.is_endless:
                 # The host knows of enough.
                 continue
-            rows = " + ".join(f"{read(Counter(counter))} * int64({abs(count)})" for counter, count in its.rows)
+            rows = " + ".join(f"{read('counter', counter)} * int64({abs(count)})" for counter, count in its.rows)
             most = f"int64({its.most})"
             if its.is_endless:
                 # As many as any iteration so far.
-                pushed, most = f"({rows} - {read(Before(position))})", read(Most(position))
+                pushed, most = f"({rows} - {read('before', position)})", read("most", position)
                 most = f"np_select({most} < {pushed}, {pushed}, {most})"
-                found |= {Most(position): most, Before(position): rows}
-            conditions.append(f"({rows} + {most} <= {read(Capacity(position))})")
+                found |= {Register("most", position): most, Register("before", position): rows}
+            conditions.append(f"({rows} + {most} <= {read('capacity', position)})")
         if any(its.is_endless and not its.pushes for its in stacks.values()):
-            conditions.append(f"({read(Short())} == int64(0))")
+            conditions.append(f"({read('short')} == int64(0))")
         given = [word_view(self.word(x)) for x in words]
         dtypes = ["int64"] * len(words)
         if asked is not None:
             conditions.append(f"a{len(words)}")
             dtypes.append(asked.dtype.name)
             given.append(asked)
-        found[GoesOn()] = f"np_select({' & '.join(conditions)}, int64(1), int64(0))"
+        found[Register("goes_on")] = f"np_select({' & '.join(conditions)}, int64(1), int64(0))"
         self.kernel(whole(dtypes, list(found.values())), (), given, [word_view(self.word(x)) for x in found])
 
 

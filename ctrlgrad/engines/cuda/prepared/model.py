@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -168,72 +168,31 @@ Operand = View | Fixed | Affine | Converted | Site
 
 
 @dataclass(frozen=True)
-class Counter:
-    """Number of passes of a region in a run: 0 is the body, higher numbers are sides of branches and bodies of loops.
-    Or another integer that kernels write: iterations since a loop began, a popped number, or, below 0, the `slot`
-    of a stack."""
+class Register:
+    """An integer on the card, by what it is and the number of a region or the position of a carried stack.
 
-    number: int
+    counter    number of passes of a region in a run: 0 is the body, higher numbers are sides of branches and bodies of
+               loops; or another integer that kernels write: iterations since a loop began, a popped number, or, below
+               0, the `slot` of a stack
+    limit      the iterations of a run
+    goes_on    1 if there is another iteration: where the loop's end depends on data, or where only the card knows how
+               many rows an iteration must have memory for
+    capacity   number of rows that a run may push on a stack, or pop off it
+    last_slot  of a stack on which as many rows are pushed as the data says, or off which as many are popped, the last
+               row where a pass may begin: there is memory for its rows
+    most       the most rows that an iteration has pushed on such a stack, or popped off it, so far
+    before     the rows on such a stack before the iteration
+    began      the number of the moment at which a run began (`ctrlgrad.engines.cuda.sites`)
+    run        run id; CUDA graphs stop when it equals the stop word
+    short      1 once a pass has begun for which too few rows are left to pop: the run's results are meaningless then
+    """
 
-
-@dataclass(frozen=True)
-class Limit:
-    """The iterations of a run."""
-
-
-@dataclass(frozen=True)
-class GoesOn:
-    """Word that says if there is another iteration. It is needed where the loop's end depends on data, and where only
-    the card knows how many rows an iteration must have memory for."""
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """Number of rows that a run may push on a carried stack, or pop off it."""
-
-    position: int
-
-
-@dataclass(frozen=True)
-class LastSlot:
-    """Of a stack on which as many rows are pushed as the data says, or off which as many are popped, the last row where
-    a pass may begin: there is memory for its rows."""
-
-    position: int
-
-
-@dataclass(frozen=True)
-class Most:
-    """The most rows that an iteration has pushed on such a stack, or popped off it, so far."""
-
-    position: int
-
-
-@dataclass(frozen=True)
-class Before:
-    """The rows on such a stack before the iteration."""
-
-    position: int
-
-
-@dataclass(frozen=True)
-class Began:
-    """The number of the moment at which a run began (`ctrlgrad.engines.cuda.sites`)."""
-
-
-@dataclass(frozen=True)
-class RunNumber:
-    """Run id; CUDA graphs stop when it equals the stop word."""
-
-
-@dataclass(frozen=True)
-class Short:
-    """Word that is set when a pass begins for which too few rows are left to pop: the run's results are meaningless
-    then."""
+    what: Literal["counter", "limit", "goes_on", "capacity", "last_slot", "most", "before", "began", "run", "short"]
+    number: int = 0
 
 
 # As it is when a run begins: the address of a view of rows, a displacement in bytes, an integer.
-Word = View | Affine | Counter | Limit | GoesOn | Capacity | LastSlot | Most | Before | Began | RunNumber | Short
+Word = View | Affine | Register
 
 
 def slot(position: int) -> int:
@@ -714,7 +673,7 @@ class PreparedBody:
     def is_known(self) -> bool:
         """Return true if the host knows the number of iterations of a run: neither data nor the card's row counts end
         it."""
-        return GoesOn() not in self.words
+        return Register("goes_on") not in self.words
 
     @property
     def is_asked(self) -> bool:

@@ -23,8 +23,8 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Given,
     Operand,
     Region,
+    Register,
     Shape,
-    Short,
     Source,
     View,
     contiguous,
@@ -270,7 +270,7 @@ class Reading(Values):
         must not keep a loop going for ever. Returns its text and its operands."""
         if not self.listing.may_be_short:
             return condition, list(given)
-        return f"({condition}) & (a{len(given)} == int64(0))", [*given, self.launches.number(Short())]
+        return f"({condition}) & (a{len(given)} == int64(0))", [*given, self.launches.number(Register("short"))]
 
     def view(self, slot: int) -> View:
         found = super().view(slot)

@@ -29,20 +29,17 @@ from ctrlgrad.engines.cuda.prepared.body import prepared
 from ctrlgrad.engines.cuda.prepared.graphs import TURN, Refused
 from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
-    Began,
     Branching,
     CannotPrepare,
     CarriedArray,
     CarriedNumber,
     CarriedRows,
     CarriedTable,
-    Counter,
     Ending,
     Given,
-    Most,
     Passes,
     PreparedBody,
-    Short,
+    Register,
     TooManyPasses,
     fitting,
     loops_in,
@@ -488,7 +485,7 @@ class Iterations:
         self, form: PreparedBody, binding: Binding, rows: dict[int, RowMemory], count: int, in_graph: bool
     ) -> None:
         """Put iterations on the stream, and count how often regions are gone through: iterations are one of them."""
-        moment = self.context.moment() if Began() in form.words else 0
+        moment = self.context.moment() if Register("began") in form.words else 0
         launched = binding.run(count, rows, self._integers(), in_graph, moment)
         refused, binding.refused = binding.refused, None
         if refused is not None:
@@ -507,10 +504,14 @@ class Iterations:
             self._counted = {region: int(self._each[region][:count].sum()) for region in form.regions.known}
         else:
             words = binding.counted(self.context)
-            self._counted = {word.number: found for word, found in words.items() if isinstance(word, Counter)}
-            self._is_short = bool(words.get(Short(), 0))
+            self._counted = {
+                word.number: found
+                for word, found in words.items()
+                if isinstance(word, Register) and word.what == "counter"
+            }
+            self._is_short = bool(words.get(Register("short"), 0))
             for position in () if self._is_short else form.endless:
-                self._stacks[position].most = words[Most(position)]
+                self._stacks[position].most = words[Register("most", position)]
         if form.asks and not in_graph:
             # The card may have ended the run early: only the iterations that ran count.
             self.body.asked = launched.reads / self._counted[0]
