@@ -471,9 +471,7 @@ def lion(
     [array([-0.1])]
     """
     return chain(
-        scale_by_lion(b1, b2, mu_dtype),
-        add_decayed_weights(weight_decay, mask),
-        scale_by_learning_rate(learning_rate),
+        scale_by_lion(b1, b2, mu_dtype), add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate)
     )
 
 

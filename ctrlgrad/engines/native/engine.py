@@ -234,10 +234,7 @@ def patterns_of(graph: Graph, without: frozenset[str] = frozenset()) -> Patterns
 
 
 def run(
-    graph: Graph,
-    arguments: Sequence[Any],
-    without: frozenset[str] = frozenset(),
-    failure: Exception | None = None,
+    graph: Graph, arguments: Sequence[Any], without: frozenset[str] = frozenset(), failure: Exception | None = None
 ) -> list[Any]:
     """The outputs of a graph; `failure` is what a run has raised already. Raises `SizesDoNotFit`."""
     return patterns_of(graph, without).run(arguments, failure)

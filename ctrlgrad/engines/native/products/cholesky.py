@@ -21,15 +21,7 @@ from ctrlgrad.engines.native.products.substitution import multiply_add, planes_a
 from ctrlgrad.engines.native.products.triangular import BLOCK, HALVES, and_for_products, as_parts, halves_name
 from ctrlgrad.engines.native.products.whole import given
 
-CHOLESKY = [
-    ("ptr", "x"),
-    ("i64", "rx"),
-    ("ptr", "a"),
-    ("i64", "ra"),
-    ("i64", "ca"),
-    ("i64", "n"),
-    ("ptr", "scratch"),
-]
+CHOLESKY = [("ptr", "x"), ("i64", "rx"), ("ptr", "a"), ("i64", "ra"), ("i64", "ca"), ("i64", "n"), ("ptr", "scratch")]
 FACTOR = [("ptr", "w"), ("i64", "plane"), ("i64", "rw"), ("i64", "first"), ("i64", "n"), ("ptr", "scratch")]
 STRIP = 2 * BLOCK
 """Rows of the second half that one product takes: of each strip the triangle left of the diagonal is for nothing."""

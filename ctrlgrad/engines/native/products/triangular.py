@@ -79,11 +79,7 @@ def _halves(kind: Field, small: bool) -> str:
         for one, other in ((upper, lower), (lower, upper))
     )
     f.line(f"call void @{halves_name(kind)}({given(HALVES, first=now[0], n=now[1])})")
-    to, left, right = (
-        w.moved(f, real, then[0], 0),
-        a.moved(f, real, then[0], now[0]),
-        w.moved(f, real, now[0], 0),
-    )
+    to, left, right = (w.moved(f, real, then[0], 0), a.moved(f, real, then[0], now[0]), w.moved(f, real, now[0], 0))
     add_product(f, kind, to, left, right, (then[1], "%r", now[1]), "%scratch")
     f.line(f"call void @{halves_name(kind)}({given(HALVES, first=then[0], n=then[1])})")
     f.leave()
