@@ -44,15 +44,9 @@ def custom_vjp_primal_tree_values(tree_of_primals: Any) -> Any:
 
 
 __all__ = [
-    "CustomVJPPrimal",
-    "SymbolicZero",
-    "closure_convert",
-    "custom_gradient",
-    "custom_jvp",
-    "custom_vjp",
-    "custom_vjp_primal_tree_values",
-    "zero_from_primal",
-]
+    "CustomVJPPrimal", "SymbolicZero", "closure_convert", "custom_gradient", "custom_jvp", "custom_vjp",
+    "custom_vjp_primal_tree_values", "zero_from_primal",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -18,20 +18,9 @@ bfloat16: Any = ml_dtypes.bfloat16
 BFLOAT16: np.dtype = np.dtype(bfloat16)
 
 REAL_NAMES = (
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-)
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64",
+)  # fmt: skip
 """The names of the real dtypes that a graph holds."""
 
 NAMES = (*REAL_NAMES, "complex64", "complex128")

@@ -127,11 +127,7 @@ class _Bound:
     """The code of a function for arguments of certain types and sizes."""
 
     def __init__(
-        self,
-        graph: Graph,
-        unflatten: Unflatten,
-        program: Callable[[Sequence[Any]], list[Any]],
-        read: Reads,
+        self, graph: Graph, unflatten: Unflatten, program: Callable[[Sequence[Any]], list[Any]], read: Reads
     ) -> None:
         self.graph, self.unflatten, self.program = graph, unflatten, program
         self.captured, self.watched = read.captured, read.watched

@@ -515,28 +515,11 @@ def names(treedef: TreeDef, root: str) -> list[str]:
 
 
 __all__ = [
-    "Partial",
-    "all",
-    "broadcast",
-    "flatten",
-    "flatten_with_path",
-    "leaves",
-    "leaves_with_path",
-    "map",
-    "map_with_path",
-    "reduce",
-    "reduce_associative",
-    "register_dataclass",
-    "register_pytree_node",
-    "register_pytree_node_class",
-    "register_pytree_with_keys",
-    "register_pytree_with_keys_class",
-    "register_static",
-    "static",
-    "structure",
-    "transpose",
-    "unflatten",
-]
+    "Partial", "all", "broadcast", "flatten", "flatten_with_path", "leaves", "leaves_with_path", "map",
+    "map_with_path", "reduce", "reduce_associative", "register_dataclass", "register_pytree_node",
+    "register_pytree_node_class", "register_pytree_with_keys", "register_pytree_with_keys_class", "register_static",
+    "static", "structure", "transpose", "unflatten",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -693,29 +693,16 @@ def with_function_scope(body: Callable[[FunctionScope], Any], scope_name: str, o
 
 
 # Names that generated code finds under `ag__`.
+_OF_VALUES = "Undefined UndefinedReturnValue ld ldu raised handled"
+_OF_BRANCHES = "if_stmt if_exp and_ or_ not_ chain contains not_contains assert_stmt is_ is_not"
 RUNTIME = SimpleNamespace(
     STD=None,
     FunctionScope=FunctionScope,
     with_function_scope=with_function_scope,
     converted_call=converted_call,
     autograph_artifact=artifact,
-    Undefined=values.Undefined,
-    UndefinedReturnValue=values.UndefinedReturnValue,
-    ld=values.ld,
-    ldu=values.ldu,
-    if_stmt=branches.if_stmt,
-    if_exp=branches.if_exp,
-    while_stmt=loops.while_stmt,
     for_stmt=iteration.for_stmt,
-    and_=branches.and_,
-    or_=branches.or_,
-    not_=branches.not_,
-    chain=branches.chain,
-    contains=branches.contains,
-    not_contains=branches.not_contains,
-    assert_stmt=branches.assert_stmt,
-    is_=branches.is_,
-    is_not=branches.is_not,
-    raised=values.raised,
-    handled=values.handled,
+    while_stmt=loops.while_stmt,
+    **{name: getattr(values, name) for name in _OF_VALUES.split()},
+    **{name: getattr(branches, name) for name in _OF_BRANCHES.split()},
 )

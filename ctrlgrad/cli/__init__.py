@@ -109,8 +109,7 @@ def train(
         typer.Option(metavar="SIZE", help="Memory for saved values, such as 32MiB; the rest is swapped or recomputed."),
     ] = None,
     profile: Annotated[
-        bool,
-        typer.Option("--profile", help="Record the memory of three steps: memory.txt, .json, .html and .png."),
+        bool, typer.Option("--profile", help="Record the memory of three steps: memory.txt, .json, .html and .png.")
     ] = False,
     text: Annotated[
         Path | None,
@@ -208,8 +207,7 @@ def graph(
     grad: Annotated[bool, typer.Option("--grad", help="Print the graph of its gradient.")] = False,
     dot: Annotated[bool, typer.Option("--dot", help="Print Graphviz DOT, regions as clusters.")] = False,
     svg: Annotated[
-        Path | None,
-        typer.Option("--svg", parser=_path, metavar="FILE", help="Draw it into an SVG file."),
+        Path | None, typer.Option("--svg", parser=_path, metavar="FILE", help="Draw it into an SVG file.")
     ] = None,
     html: Annotated[
         Path | None,

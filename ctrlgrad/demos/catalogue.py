@@ -25,15 +25,7 @@ class Finding:
 
 
 # In the order of `docs/recipes`.
-NAMES = (
-    "variable_length",
-    "implicit_layers",
-    "adaptive_solvers",
-    "decoding",
-    "rollouts",
-    "alignments",
-    "contacts",
-)
+NAMES = ("variable_length", "implicit_layers", "adaptive_solvers", "decoding", "rollouts", "alignments", "contacts")
 
 
 def titles() -> dict[str, str]:

@@ -102,11 +102,6 @@ def without_passes(*names: str) -> Iterator[None]:
 
 
 __all__ = [
-    "ENGINES",
-    "Report",
-    "asks_for_memory",
-    "current_without",
-    "optimised_graph",
-    "refuse_checkpoint",
+    "ENGINES", "Report", "asks_for_memory", "current_without", "optimised_graph", "refuse_checkpoint",
     "without_passes",
-]
+]  # fmt: skip

@@ -37,10 +37,7 @@ SILENT = Kernels(
 
 @contextmanager
 def exact_errors(
-    graph: Graph,
-    optimised: Graph,
-    arguments: Sequence[Any],
-    on_host: Callable[[Sequence[Any]], Sequence[Any]] = list,
+    graph: Graph, optimised: Graph, arguments: Sequence[Any], on_host: Callable[[Sequence[Any]], Sequence[Any]] = list
 ) -> Iterator[None]:
     """Raise the error of `graph` where running `optimised` fails, if loops were distributed.
 

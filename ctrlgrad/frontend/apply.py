@@ -185,21 +185,8 @@ def _refused(name: str) -> Callable[..., Any]:
     return method
 
 
-for _name in (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "pow",
-    "matmul",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
-):
+_IN_PLACE = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
+for _name in _IN_PLACE.split():
     _operation = getattr(operator, f"__{_name}__")
     setattr(Array, f"__i{_name}__", lambda self, other, operation=_operation: operation(self, other))
 for _name in ["sort", "partition", "fill", "put", "resize", "setfield", "setflags"]:

@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from ctrlgrad.errors import TracingError, TypeMismatchError
+from ctrlgrad.records import pairs
 from ctrlgrad.source import library_function
 
 # Advice for keywords of other libraries: `adam(lr=...)` names the argument that takes its place.
@@ -427,20 +428,10 @@ def _in_place(shown: str, hint: str) -> TracingError:
     )
 
 
-_OPERATORS = {
-    "add": "+",
-    "subtract": "-",
-    "multiply": "*",
-    "divide": "/",
-    "true_divide": "/",
-    "floor_divide": "//",
-    "remainder": "%",
-    "power": "**",
-    "matmul": "@",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
-}
+_OPERATORS = pairs(
+    "add:+ subtract:- multiply:* divide:/ true_divide:/ floor_divide:// remainder:% power:** matmul:@ "
+    "bitwise_and:& bitwise_or:| bitwise_xor:^"
+)
 
 
 def _given_out(shown: str, name: str, args: Sequence[Any], out: Any) -> TracingError:

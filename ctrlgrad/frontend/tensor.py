@@ -16,6 +16,7 @@ import numpy as np
 from ctrlgrad.errors import LeakedValueError, MissingAttributeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc, ours
 from ctrlgrad.ir import Builder, TensorType, Type, Value
+from ctrlgrad.records import pairs
 from ctrlgrad.source import in_converted_code, library_function, operation_text, user_operation
 
 # Advice for errors: replacements for what a traced tensor refuses (in-place methods, names of other libraries).
@@ -143,26 +144,11 @@ _IN_PLACE_ON = {
         "init": "ctrlgrad.nn.initializers",
         **{
             name: f"ctrlgrad.nn.{instead}"
-            for name, instead in {
-                "ReLU": "relu",
-                "ReLU6": "relu6",
-                "GELU": "gelu",
-                "SiLU": "silu",
-                "ELU": "elu",
-                "SELU": "selu",
-                "CELU": "celu",
-                "LeakyReLU": "leaky_relu",
-                "Tanh": "tanh",
-                "Sigmoid": "sigmoid",
-                "Softmax": "softmax",
-                "LogSoftmax": "log_softmax",
-                "Softplus": "softplus",
-                "Softsign": "soft_sign",
-                "GLU": "glu",
-                "Hardtanh": "hard_tanh",
-                "Mish": "mish",
-                "Identity": "identity",
-            }.items()
+            for name, instead in pairs(
+                "ReLU:relu ReLU6:relu6 GELU:gelu SiLU:silu ELU:elu SELU:selu CELU:celu LeakyReLU:leaky_relu Tanh:tanh "
+                "Sigmoid:sigmoid Softmax:softmax LogSoftmax:log_softmax Softplus:softplus Softsign:soft_sign GLU:glu "
+                "Hardtanh:hard_tanh Mish:mish Identity:identity"
+            ).items()
         },
     },
     "ctrlgrad.scipy": {
@@ -589,30 +575,11 @@ def is_operand(x: Any, nested: bool = False) -> bool:
     return (is_array and not hasattr(type(x), "__ctrlgrad_value__")) or (nested and isinstance(x, list | tuple))
 
 
-_OPERATORS = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "divide",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "divmod": "divmod",
-    "pow": "power",
-    "matmul": "matmul",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-    "lshift": "bitwise_left_shift",
-    "rshift": "bitwise_right_shift",
-}
-_COMPARISONS = {
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-    "eq": "equal",
-    "ne": "not_equal",
-}
+_OPERATORS = pairs(
+    "add:add sub:subtract mul:multiply truediv:divide floordiv:floor_divide mod:remainder divmod:divmod pow:power "
+    "matmul:matmul and:bitwise_and or:bitwise_or xor:bitwise_xor lshift:bitwise_left_shift rshift:bitwise_right_shift"
+)
+_COMPARISONS = pairs("lt:less le:less_equal gt:greater ge:greater_equal eq:equal ne:not_equal")
 _power = _binary("power")[0]
 for _dunder, _name in _OPERATORS.items():
     _forward, _reflected = _binary(_name)
@@ -633,13 +600,7 @@ def _attribute(name: str) -> property:
 
 for _name in ("floor", "ceil", "trunc"):
     setattr(Tensor, f"__{_name}__", _to_integers(_name))
-for _name, _function in {
-    "T": "transpose",
-    "mT": "matrix_transpose",
-    "real": "real",
-    "imag": "imag",
-    "at": "at",
-}.items():
+for _name, _function in pairs("T:transpose mT:matrix_transpose real:real imag:imag at:at").items():
     setattr(Tensor, _name, _attribute(_function))
 
 
@@ -651,7 +612,7 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
-for _dunder, _name in {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}.items():
+for _dunder, _name in pairs("neg:negative pos:positive abs:abs invert:bitwise_invert").items():
     setattr(Tensor, f"__{_dunder}__", _method(_name))
 _METHODS = """sum mean prod max min any all argmax argmin cumsum cumprod clip reshape transpose squeeze astype take
 ravel flatten dot round std var copy conj conjugate swapaxes repeat argsort nonzero searchsorted trace diagonal"""

@@ -320,11 +320,7 @@ class Cell:
         return tuple(cnp.zeros(shape, dtype) for _ in range(self.states))
 
 
-CELLS = {
-    "lstm": Cell(lstm_init, lstm_cell, 2),
-    "gru": Cell(gru_init, gru_cell, 1),
-    "rnn": Cell(rnn_init, rnn_cell, 1),
-}
+CELLS = {"lstm": Cell(lstm_init, lstm_cell, 2), "gru": Cell(gru_init, gru_cell, 1), "rnn": Cell(rnn_init, rnn_cell, 1)}
 
 
 # Attention: over whole sequences, or one step at a time with a cache of earlier keys and values.
@@ -451,20 +447,6 @@ def attend(
 
 
 __all__ = [
-    "CELLS",
-    "Cell",
-    "attend",
-    "attention_cache",
-    "dot_product_attention",
-    "dropout",
-    "embedding",
-    "gru_cell",
-    "gru_init",
-    "layer_norm",
-    "lstm_cell",
-    "lstm_init",
-    "rms_norm",
-    "rnn_cell",
-    "rnn_init",
-    "scaled_matmul",
-]
+    "CELLS", "Cell", "attend", "attention_cache", "dot_product_attention", "dropout", "embedding", "gru_cell",
+    "gru_init", "layer_norm", "lstm_cell", "lstm_init", "rms_norm", "rnn_cell", "rnn_init", "scaled_matmul",
+]  # fmt: skip

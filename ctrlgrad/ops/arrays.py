@@ -34,9 +34,7 @@ def _infer_complex(operands: Sequence[Type], attrs: Attributes, regions: Sequenc
     re, im = types = tensors("complex", operands)
     if re.dtype != im.dtype or re.dtype not in COMPLEX_OF:
         raise TypeMismatchError(
-            "complex: the parts are not floats of one dtype",
-            expected="f32 or f64, twice",
-            got=f"{re} and {im}",
+            "complex: the parts are not floats of one dtype", expected="f32 or f64, twice", got=f"{re} and {im}"
         )
     return (broadcast("complex", types, COMPLEX_OF[re.dtype]),)
 
@@ -441,10 +439,7 @@ def indexed_shape(shape: Shape, key: Key, operands: Sequence[Type]) -> Shape:
     filled = fill(key, operands)
     if sum(item is not None for item in filled) != len(shape):
         raise ShapeError(
-            "indexing: one item per axis",
-            expected=f"{len(shape)} items",
-            got=str(key),
-            hint="x.ndim is the rank",
+            "indexing: one item per axis", expected=f"{len(shape)} items", got=str(key), hint="x.ndim is the rank"
         )
     advanced = any(isinstance(item, TensorType) and item.rank > 0 for item in filled)
     result: list[Dim] = []
@@ -505,9 +500,7 @@ def _check_operands(operation: str, key: Key, operands: Sequence[Type]) -> None:
         inside_slice += [isinstance(item, slice) for part in parts if part is DYNAMIC]
     if len(inside_slice) != len(operands):
         raise ShapeError(
-            f"{operation}: one operand per placeholder",
-            expected=str(len(inside_slice)),
-            got=str(len(operands)),
+            f"{operation}: one operand per placeholder", expected=str(len(inside_slice)), got=str(len(operands))
         )
     for t, in_slice in zip(tensors(operation, operands), inside_slice, strict=True):
         if dtype_kind(t.dtype) not in "iu":

@@ -45,9 +45,7 @@ def _infer_cond(operands: Sequence[Type], attrs: attributes.Branch, regions: Seq
             joined = join(results[position], output)
             if joined is None:
                 raise TypeMismatchError(
-                    f"cond: the branches differ in result {position}",
-                    expected=str(results[position]),
-                    got=str(output),
+                    f"cond: the branches differ in result {position}", expected=str(results[position]), got=str(output)
                 )
             results[position] = joined
     return results
@@ -83,9 +81,7 @@ def _infer_call(operands: Sequence[Type], attrs: Attributes, regions: Sequence[R
     declared = regions[0].inputs
     if len(declared) != len(operands) or not all(d.accepts(t) for d, t in zip(declared, operands, strict=True)):
         raise TypeMismatchError(
-            "call: the operands do not fit",
-            expected=", ".join(map(str, declared)),
-            got=", ".join(map(str, operands)),
+            "call: the operands do not fit", expected=", ".join(map(str, declared)), got=", ".join(map(str, operands))
         )
     return regions[0].outputs
 

@@ -21,114 +21,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ctrlgrad.frontend.functions import explain_calls
+from ctrlgrad.frontend.functions import explain_calls, publish
 from ctrlgrad.frontend.tensor import no_such_name
-from ctrlgrad.optim.scaling import (
-    ScaleByAdamState,
-    ScaleByLionState,
-    ScaleByRmsState,
-    ScaleByRmsWithCountState,
-    ScaleByRssState,
-    ScaleByRStdDevState,
-    ScaleByRStdDevWithCountState,
-    ScaleByScheduleState,
-    TraceState,
-    adagrad,
-    adam,
-    adamw,
-    add_decayed_weights,
-    clip,
-    clip_by_global_norm,
-    lion,
-    momentum,
-    rmsprop,
-    scale,
-    scale_by_adam,
-    scale_by_learning_rate,
-    scale_by_lion,
-    scale_by_rms,
-    scale_by_rss,
-    scale_by_schedule,
-    scale_by_stddev,
-    sgd,
-    trace,
-)
-from ctrlgrad.optim.stages import (
-    EmptyState,
-    GradientTransformation,
-    ScalarOrSchedule,
-    Schedule,
-    apply_updates,
-    chain,
-    constant_schedule,
-    cosine_decay_schedule,
-    exponential_decay,
-    global_norm,
-    identity,
-    join_schedules,
-    linear_schedule,
-    piecewise_constant_schedule,
-    polynomial_schedule,
-    warmup_constant_schedule,
-    warmup_cosine_decay_schedule,
-    warmup_exponential_decay_schedule,
-)
+from ctrlgrad.optim.scaling import *
+from ctrlgrad.optim.stages import *
 
-__all__ = [
-    "EmptyState",
-    "GradientTransformation",
-    "ScalarOrSchedule",
-    "ScaleByAdamState",
-    "ScaleByLionState",
-    "ScaleByRStdDevState",
-    "ScaleByRStdDevWithCountState",
-    "ScaleByRmsState",
-    "ScaleByRmsWithCountState",
-    "ScaleByRssState",
-    "ScaleByScheduleState",
-    "Schedule",
-    "TraceState",
-    "adagrad",
-    "adam",
-    "adamw",
-    "add_decayed_weights",
-    "apply_updates",
-    "chain",
-    "clip",
-    "clip_by_global_norm",
-    "constant_schedule",
-    "cosine_decay_schedule",
-    "exponential_decay",
-    "global_norm",
-    "identity",
-    "join_schedules",
-    "linear_schedule",
-    "lion",
-    "momentum",
-    "piecewise_constant_schedule",
-    "polynomial_schedule",
-    "rmsprop",
-    "scale",
-    "scale_by_adam",
-    "scale_by_learning_rate",
-    "scale_by_lion",
-    "scale_by_rms",
-    "scale_by_rss",
-    "scale_by_schedule",
-    "scale_by_stddev",
-    "sgd",
-    "trace",
-    "warmup_constant_schedule",
-    "warmup_cosine_decay_schedule",
-    "warmup_exponential_decay_schedule",
-]
-
-explain_calls(globals(), __all__)
+publish(__name__, "Any", "explain_calls", "no_such_name", is_facade=True)
+explain_calls(globals(), globals()["__all__"])
 
 
 def __getattr__(name: str) -> Any:
     raise no_such_name("ctrlgrad.optim", name, globals())
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

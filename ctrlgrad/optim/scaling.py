@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.optim.stages import (
     EmptyState,
     GradientTransformation,
@@ -471,9 +472,7 @@ def lion(
     [array([-0.1])]
     """
     return chain(
-        scale_by_lion(b1, b2, mu_dtype),
-        add_decayed_weights(weight_decay, mask),
-        scale_by_learning_rate(learning_rate),
+        scale_by_lion(b1, b2, mu_dtype), add_decayed_weights(weight_decay, mask), scale_by_learning_rate(learning_rate)
     )
 
 
@@ -514,3 +513,6 @@ def adagrad(
     [array([-0.1])]
     """
     return chain(scale_by_rss(initial_accumulator_value, eps), scale_by_learning_rate(learning_rate))
+
+
+publish(__name__)

@@ -11,7 +11,7 @@ from ctrlgrad import tree
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.checks import same_structure
-from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.functions import FUNCTIONS, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.function import function
 from ctrlgrad.options import default_float
@@ -440,3 +440,7 @@ def chain(*transformations: GradientTransformation) -> GradientTransformation:
         return updates, tuple(states)
 
     return GradientTransformation(init, update)
+
+
+_HELPERS = "arrays cast count_of is_traced no_state norm number stage zero_count zeros_like"
+publish(__name__, *_HELPERS.split(), more=["ScalarOrSchedule", "Schedule"])

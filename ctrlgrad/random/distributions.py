@@ -651,12 +651,7 @@ def geometric(key: Any, p: Any, shape: Sequence[int] | None = None, dtype: Any =
 
 
 def multivariate_normal(
-    key: Any,
-    mean: Any,
-    cov: Any,
-    shape: Sequence[int] | None = None,
-    dtype: Any = None,
-    method: str = "cholesky",
+    key: Any, mean: Any, cov: Any, shape: Sequence[int] | None = None, dtype: Any = None, method: str = "cholesky"
 ) -> Any:
     """Vectors of normal numbers with this mean and covariance; `shape` is that of the vectors.
 
@@ -687,9 +682,7 @@ def multivariate_normal(
         factor = left * cnp.sqrt(values[..., None, :])
     else:
         raise UserInputError(
-            "random.multivariate_normal: no such method",
-            expected="'cholesky', 'eigh' or 'svd'",
-            got=repr(method),
+            "random.multivariate_normal: no such method", expected="'cholesky', 'eigh' or 'svd'", got=repr(method)
         )
     drawn = normal(key, (*shape_of("multivariate_normal", shape), n), dtype)
     return mean + cnp.matmul(factor, drawn[..., None])[..., 0]

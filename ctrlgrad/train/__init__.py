@@ -23,15 +23,6 @@ from ctrlgrad.train.torch_names import from_torch, to_torch
 from ctrlgrad.train.trainer import Interrupted
 
 __all__ = [
-    "Interrupted",
-    "Result",
-    "Settings",
-    "State",
-    "Step",
-    "Trained",
-    "Trainer",
-    "from_torch",
-    "load",
-    "read_params",
+    "Interrupted", "Result", "Settings", "State", "Step", "Trained", "Trainer", "from_torch", "load", "read_params",
     "to_torch",
-]
+]  # fmt: skip

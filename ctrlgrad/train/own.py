@@ -81,9 +81,7 @@ def _check_batches(name: str, data: Any) -> None:
         )
     if not len(data):
         raise UserInputError(
-            f"train.Trainer: {name} is empty",
-            expected="at least one batch",
-            got=f"{type(data).__name__}",
+            f"train.Trainer: {name} is empty", expected="at least one batch", got=f"{type(data).__name__}"
         )
 
 

@@ -102,8 +102,4 @@ def from_torch(kind: str, state: Mapping[str, Any]) -> list[dict[str, np.ndarray
 
 def _check_kind(operation: str, kind: str) -> None:
     if kind not in _GATES:
-        raise UserInputError(
-            f"{operation}: no such kind of layer",
-            expected="'lstm', 'gru' or 'rnn'",
-            got=repr(kind),
-        )
+        raise UserInputError(f"{operation}: no such kind of layer", expected="'lstm', 'gru' or 'rnn'", got=repr(kind))

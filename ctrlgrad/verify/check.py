@@ -590,14 +590,7 @@ class _Check:
         self.rows.append(replace(row, note=note) if note else row)
 
     def against_jax(
-        self,
-        path: str,
-        order: int,
-        label: str,
-        found: np.ndarray,
-        expected: np.ndarray,
-        moved: float,
-        magnitude: float,
+        self, path: str, order: int, label: str, found: np.ndarray, expected: np.ndarray, moved: float, magnitude: float
     ) -> Row:
         """A row for an array against JAX's; elements of which JAX's own derivative is NaN are not judged."""
         judge = self.judge.name

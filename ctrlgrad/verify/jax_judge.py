@@ -67,13 +67,7 @@ class JaxJudge:
     (`originals`) is called in place of a translation of what was read of it, unless JAX refuses to differentiate it.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        arguments: Sequence[Any],
-        wrt: Sequence[int],
-        form: Form | None = None,
-    ) -> None:
+    def __init__(self, graph: Graph, arguments: Sequence[Any], wrt: Sequence[int], form: Form | None = None) -> None:
         self.arguments = [np.asarray(x) for x in arguments]
         self.wrt = tuple(wrt)
         self.form = form

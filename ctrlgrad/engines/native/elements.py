@@ -49,15 +49,7 @@ class Elements:
         return self._vector(base, at, real, parts, part, width, further, first)
 
     def _vector(
-        self,
-        base: str,
-        at: str,
-        real: np.dtype,
-        parts: int,
-        part: int,
-        width: int,
-        further: int,
-        first: First | None,
+        self, base: str, at: str, real: np.dtype, parts: int, part: int, width: int, further: int, first: First | None
     ) -> str:
         kind = memory_type_of(real, width)
         if isinstance(first, int):

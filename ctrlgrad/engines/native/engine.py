@@ -38,21 +38,9 @@ PATTERNS, FUNCTIONS = 16, 1024
 
 # Prefixes of the names of routines of `products/`.
 _ROUTINES = (
-    "cg_by_vectors",
-    "cg_cholesky",
-    "cg_eigh",
-    "cg_gem",
-    "cg_lu_",
-    "cg_orthonormal",
-    "cg_pack",
-    "cg_parallel",
-    "cg_pool_scratch",
-    "cg_pivots",
-    "cg_svd",
-    "cg_tile",
-    "cg_times",
-    "cg_triangular_solve",
-)
+    "cg_by_vectors", "cg_cholesky", "cg_eigh", "cg_gem", "cg_lu_", "cg_orthonormal", "cg_pack", "cg_parallel",
+    "cg_pool_scratch", "cg_pivots", "cg_svd", "cg_tile", "cg_times", "cg_triangular_solve",
+)  # fmt: skip
 
 _FUNCTIONS: Recent[str, objects.Loaded] = Recent(FUNCTIONS)
 
@@ -234,10 +222,7 @@ def patterns_of(graph: Graph, without: frozenset[str] = frozenset()) -> Patterns
 
 
 def run(
-    graph: Graph,
-    arguments: Sequence[Any],
-    without: frozenset[str] = frozenset(),
-    failure: Exception | None = None,
+    graph: Graph, arguments: Sequence[Any], without: frozenset[str] = frozenset(), failure: Exception | None = None
 ) -> list[Any]:
     """The outputs of a graph; `failure` is what a run has raised already. Raises `SizesDoNotFit`."""
     return patterns_of(graph, without).run(arguments, failure)

@@ -98,13 +98,7 @@ def printed(writer: Writer, expression: Expression, leaf: Leaf, width: int) -> l
 
 class _Printer:
     def __init__(
-        self,
-        writer: Writer,
-        expression: Expression,
-        leaf: Leaf,
-        width: int,
-        call: Call,
-        known: dict[str, str] | None,
+        self, writer: Writer, expression: Expression, leaf: Leaf, width: int, call: Call, known: dict[str, str] | None
     ) -> None:
         self.writer = writer
         self.call, self.known = call, known

@@ -16,17 +16,7 @@ from ctrlgrad.engines.native.outlining import Piece, is_cut
 from ctrlgrad.engines.native.text import Writer, is_number, memory_type_of, type_of
 from ctrlgrad.forks import once
 from ctrlgrad.ir import attributes
-from ctrlgrad.plan.model import (
-    Array,
-    Loop,
-    Plan,
-    Push,
-    Register,
-    Release,
-    Step,
-    Value,
-    View,
-)
+from ctrlgrad.plan.model import Array, Loop, Plan, Push, Register, Release, Step, Value, View
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import Size
 from ctrlgrad.plan.windows import times_read
@@ -225,9 +215,7 @@ class PlanText:
             total = w.add(total, size)
         if mine:
             self.ask_if(
-                w.op(f"icmp ult i64 {self.load_word(frame.WORKSPACE_BYTES)}, {total}"),
-                Request.GROW_WORKSPACE,
-                total,
+                w.op(f"icmp ult i64 {self.load_word(frame.WORKSPACE_BYTES)}, {total}"), Request.GROW_WORKSPACE, total
             )
             base = self.load_word(frame.WORKSPACE, "ptr")
             self.offsets = {Place("buffer", b.number): offset for b, offset in zip(mine, offsets, strict=True)}

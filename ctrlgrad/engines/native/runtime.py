@@ -90,11 +90,7 @@ class Program:
         return self._loops[number, pushes]
 
     def run_again(
-        self,
-        arguments: Sequence[Any],
-        chunks: Iterator[Chunk],
-        ran: Sequence[Any],
-        scratch: np.ndarray | None,
+        self, arguments: Sequence[Any], chunks: Iterator[Chunk], ran: Sequence[Any], scratch: np.ndarray | None
     ) -> list[Any]:
         """Run its one loop for as many iterations as some chunks had, into their blocks; or into none, without chunks.
 
@@ -131,10 +127,7 @@ class Frame:
         self.ranks = {handle: len(shape) for handle, shape in rows.items() if shape is not None}
         self.stacks = [
             FrameStack(
-                h,
-                self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS],
-                dtypes[h],
-                rows[h],
+                h, self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS], dtypes[h], rows[h]
             )
             for h in range(self.layout.stack_count)
         ]

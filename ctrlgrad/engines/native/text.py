@@ -16,22 +16,9 @@ import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind
 
-_TYPES = {
-    "bool": "i1",
-    "int8": "i8",
-    "int16": "i16",
-    "int32": "i32",
-    "int64": "i64",
-    "uint8": "i8",
-    "uint16": "i16",
-    "uint32": "i32",
-    "uint64": "i64",
-    "float16": "half",
-    # Processors compute with few bfloat16 or none: its bits, widened to a float for each operation.
-    "bfloat16": "i16",
-    "float32": "float",
-    "float64": "double",
-}
+# Processors compute with few bfloat16 or none: its bits, widened to a float for each operation.
+_TYPES = {"bool": "i1", "float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}
+_TYPES |= {f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
 @functools.cache

@@ -17,24 +17,16 @@ from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ops.arrays import fill
 from ctrlgrad.ops.elementwise import FACTS
+from ctrlgrad.records import pairs
 
 PURE |= {name: same(facts.numpy) for name, facts in FACTS.items()}
 
 # Python's operators do the same on arrays, and on NumPy's scalars in a tenth of the time.
-_OPERATORS: dict[str, Callable[..., Any]] = {
-    "add": operator.add,
-    "subtract": operator.sub,
-    "multiply": operator.mul,
-    "divide": operator.truediv,
-    "negative": operator.neg,
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-}
-PURE |= {name: same(fn) for name, fn in _OPERATORS.items()}
+_OPERATORS = pairs(
+    "add:add subtract:sub multiply:mul divide:truediv negative:neg less:lt less_equal:le greater:gt greater_equal:ge "
+    "equal:eq not_equal:ne"
+)
+PURE |= {name: same(getattr(operator, short)) for name, short in _OPERATORS.items()}
 
 
 PURE["stop_gradient"] = lambda node: lambda x: x

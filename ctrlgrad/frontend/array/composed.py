@@ -10,38 +10,8 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.creation import ones_like, zeros, zeros_like
+from ctrlgrad.frontend.array.elementwise import *
 from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import (
-    add,
-    copysign,
-    divide,
-    equal,
-    exp,
-    floor,
-    isfinite,
-    isinf,
-    isnan,
-    less,
-    less_equal,
-    log,
-    log2,
-    logaddexp,
-    maximum,
-    minimum,
-    multiply,
-    nextafter,
-    not_equal,
-    power,
-    remainder,
-    sign,
-    signbit,
-    sin,
-    sqrt,
-    stop_gradient,
-    subtract,
-    trunc,
-    where,
-)
 from ctrlgrad.frontend.array.elementwise import where as choose
 from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.reduction import sum as total

@@ -16,25 +16,8 @@ from ctrlgrad.dtypes import dtype_kind, finfo, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.creation import ones_like, zeros_like
+from ctrlgrad.frontend.array.elementwise import *
 from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import (
-    add,
-    conjugate,
-    equal,
-    greater,
-    imag,
-    maximum,
-    minimum,
-    multiply,
-    not_equal,
-    power,
-    real,
-    sqrt,
-    square,
-    stop_gradient,
-    subtract,
-    where,
-)
 from ctrlgrad.frontend.array.indexing import take
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.manipulation import concatenate, matrix_transpose, moveaxis, ravel

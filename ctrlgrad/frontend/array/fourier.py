@@ -15,16 +15,7 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.creation import check_device
-from ctrlgrad.frontend.array.elementwise import (
-    conjugate,
-    divide,
-    floor_divide,
-    maximum,
-    minimum,
-    multiply,
-    sqrt,
-    subtract,
-)
+from ctrlgrad.frontend.array.elementwise import *
 from ctrlgrad.frontend.array.elementwise import real as real_part
 from ctrlgrad.frontend.array.manipulation import flip, roll
 from ctrlgrad.frontend.array.promote import *

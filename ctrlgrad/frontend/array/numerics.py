@@ -11,18 +11,8 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.creation import ones, zeros
 from ctrlgrad.frontend.array.decompositions import svd
+from ctrlgrad.frontend.array.elementwise import *
 from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import (
-    bitwise_and,
-    bitwise_right_shift,
-    floor_divide,
-    log,
-    multiply,
-    power,
-    remainder,
-    sqrt,
-    where,
-)
 from ctrlgrad.frontend.array.indexing import take
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.manipulation import broadcast_arrays, concatenate, flip, moveaxis, ravel, stack

@@ -16,6 +16,7 @@ from ctrlgrad.frontend.array.sorting import places_of_largest
 from ctrlgrad.interop.onnx.arrays import axes_of
 from ctrlgrad.interop.onnx.layers import conv_integer
 from ctrlgrad.interop.onnx.operators import TABLE, Node, dtype_of, entry, known_shape, plain
+from ctrlgrad.records import pairs
 
 # Quantisation of floats to integers of 8 and 16 bits, and back.
 
@@ -264,49 +265,25 @@ def by_row(parameter: Any) -> Any:
 # Elementwise operators, and what brings values to other dtypes.
 
 
-_NUMPY: dict[str, Callable[..., Any]] = {
-    "Abs": cnp.abs,
-    "Acos": cnp.arccos,
-    "Acosh": cnp.arccosh,
-    "And": cnp.logical_and,
-    "Asin": cnp.arcsin,
-    "Asinh": cnp.arcsinh,
-    "Atan": cnp.arctan,
-    "Atanh": cnp.arctanh,
-    "BitwiseAnd": cnp.bitwise_and,
-    "BitwiseNot": cnp.bitwise_not,
-    "BitwiseOr": cnp.bitwise_or,
-    "BitwiseXor": cnp.bitwise_xor,
-    "Ceil": cnp.ceil,
-    "Cos": cnp.cos,
-    "Cosh": cnp.cosh,
-    "Equal": cnp.equal,
+# Operators that `ctrlgrad.numpy` has by their names in lower case.
+_LOWER_CASE = (
+    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Equal Exp Floor Greater IsNaN Less Log Relu Sign Sin Sinh Sqrt "
+    "Tan Tanh Where"
+)
+_NUMPY: dict[str, Callable[..., Any]] = {name: getattr(cnp, name.lower()) for name in _LOWER_CASE.split()}
+_NUMPY |= {
+    name: getattr(cnp, function)
+    for name, function in pairs(
+        "And:logical_and BitwiseAnd:bitwise_and BitwiseNot:bitwise_not BitwiseOr:bitwise_or BitwiseXor:bitwise_xor "
+        "GreaterOrEqual:greater_equal LessOrEqual:less_equal Mul:multiply Neg:negative Not:logical_not Or:logical_or "
+        "Round:rint Xor:logical_xor"
+    ).items()
+}
+_NUMPY |= {
     "Erf": lax.erf,
-    "Exp": cnp.exp,
-    "Floor": cnp.floor,
-    "Greater": cnp.greater,
-    "GreaterOrEqual": cnp.greater_equal,
-    "IsNaN": cnp.isnan,
-    "Less": cnp.less,
-    "LessOrEqual": cnp.less_equal,
-    "Log": cnp.log,
-    "Mul": cnp.multiply,
-    "Neg": cnp.negative,
-    "Not": cnp.logical_not,
-    "Or": cnp.logical_or,
-    "Relu": cnp.relu,
-    "Round": cnp.rint,
     "Sigmoid": lambda x: cast(cnp.sigmoid(_wide(x)), x.dtype),
-    "Sign": cnp.sign,
-    "Sin": cnp.sin,
-    "Sinh": cnp.sinh,
     "Softplus": lambda x: cast(cnp.logaddexp(_wide(x), _like(0, _wide(x))), x.dtype),
     "Softsign": lambda x: x / (1 + cnp.abs(x)),
-    "Sqrt": cnp.sqrt,
-    "Tan": cnp.tan,
-    "Tanh": cnp.tanh,
-    "Where": cnp.where,
-    "Xor": cnp.logical_xor,
 }
 
 TABLE |= {("", name): plain(fn) for name, fn in _NUMPY.items()}

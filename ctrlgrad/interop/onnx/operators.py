@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, TensorProto, TypeProto, helper, numpy_helper
 
+from ctrlgrad.dtypes import NAMES
 from ctrlgrad.errors import TracingError, UnsupportedPrimitiveError
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
@@ -25,23 +26,8 @@ from ctrlgrad.source import Source
 
 _NAMES = {number: name for name, number in TensorProto.DataType.items()}
 # ONNX's dtypes that this library has.
-_DTYPES: dict[int, str] = {
-    TensorProto.BOOL: "bool",
-    TensorProto.INT8: "int8",
-    TensorProto.INT16: "int16",
-    TensorProto.INT32: "int32",
-    TensorProto.INT64: "int64",
-    TensorProto.UINT8: "uint8",
-    TensorProto.UINT16: "uint16",
-    TensorProto.UINT32: "uint32",
-    TensorProto.UINT64: "uint64",
-    TensorProto.FLOAT16: "float16",
-    TensorProto.BFLOAT16: "bfloat16",
-    TensorProto.FLOAT: "float32",
-    TensorProto.DOUBLE: "float64",
-    TensorProto.COMPLEX64: "complex64",
-    TensorProto.COMPLEX128: "complex128",
-}
+_DTYPES: dict[int, str] = {TensorProto.FLOAT: "float32", TensorProto.DOUBLE: "float64"}
+_DTYPES |= {getattr(TensorProto, name.upper()): name for name in NAMES if name not in ("float32", "float64")}
 _NUMBERS = {np.dtype(name): number for number, name in _DTYPES.items()}
 
 

@@ -9,7 +9,7 @@ A small product reads B where it lies; a large one, or one whose B does not lie 
 from __future__ import annotations
 
 from ctrlgrad.engines.native.products import times
-from ctrlgrad.engines.native.products.function import Function, Number
+from ctrlgrad.engines.native.products.function import Function, Number, parameters
 from ctrlgrad.engines.native.products.kernels import call as call_kernel
 from ctrlgrad.engines.native.products.pack import SLACK, pack_name
 from ctrlgrad.engines.native.products.real import Real
@@ -36,21 +36,7 @@ FEW_ROWS = 16
 """Rows up to which packing B (that lies in rows) does not pay."""
 
 STRIP = [("ptr", "a"), ("i64", "sa"), ("i64", "ra"), ("i64", "ca"), *TILE[3:], ("i64", "m")]
-BLOCK = [
-    ("ptr", "a"),
-    ("i64", "sa"),
-    ("i64", "ra"),
-    ("i64", "ca"),
-    ("ptr", "b"),
-    ("i64", "panel"),
-    ("i64", "rb"),
-    ("i64", "m"),
-    ("i64", "n"),
-    ("i64", "k"),
-    ("ptr", "c"),
-    ("i64", "rc"),
-    ("i64", "more"),
-]
+BLOCK = parameters("a* sa ra ca b* panel rb m n k c* rc more")
 
 
 def depth_of_panel(real: Real) -> int:
@@ -209,7 +195,7 @@ def most_scratch(real: Real) -> int:
 
 def scratch(real: Real) -> str:
     """The bytes of scratch that a product of some size wants, whatever the strides."""
-    f = Function(f"cg_gemm_scratch_{real.name}", [("i64", "m"), ("i64", "n"), ("i64", "k")], "i64")
+    f = Function(f"cg_gemm_scratch_{real.name}", parameters("m n k"), "i64")
     depth = f.smaller("%k", depth_of_panel(real))
     b = f.mul(f.rounded_up(f.smaller("%n", PACKED_COLUMNS), real.columns), depth)
     a = f.smaller(

@@ -16,21 +16,13 @@ diagonal on. The unblocked form is Golub and Van Loan's, "Matrix Computations", 
 from __future__ import annotations
 
 from ctrlgrad.engines.native.products.fields import Field, Planes, add_product, squares
-from ctrlgrad.engines.native.products.function import Function, Number
+from ctrlgrad.engines.native.products.function import Function, Number, parameters
 from ctrlgrad.engines.native.products.substitution import multiply_add, planes_at
 from ctrlgrad.engines.native.products.triangular import BLOCK, HALVES, and_for_products, as_parts, halves_name
 from ctrlgrad.engines.native.products.whole import given
 
-CHOLESKY = [
-    ("ptr", "x"),
-    ("i64", "rx"),
-    ("ptr", "a"),
-    ("i64", "ra"),
-    ("i64", "ca"),
-    ("i64", "n"),
-    ("ptr", "scratch"),
-]
-FACTOR = [("ptr", "w"), ("i64", "plane"), ("i64", "rw"), ("i64", "first"), ("i64", "n"), ("ptr", "scratch")]
+CHOLESKY = parameters("x* rx a* ra ca n scratch*")
+FACTOR = parameters("w* plane rw first n scratch*")
 STRIP = 2 * BLOCK
 """Rows of the second half that one product takes: of each strip the triangle left of the diagonal is for nothing."""
 
@@ -123,7 +115,7 @@ def _block(kind: Field) -> str:
 
 
 def _scratch(kind: Field, small: bool) -> str:
-    f = Function(symbols(kind, small)[1], [("i64", "n")], "i64")
+    f = Function(symbols(kind, small)[1], parameters("n"), "i64")
     elements = f.mul(f.mul("%n", f.rounded_up("%n", kind.real.lanes)), kind.planes)
     f.leave(f"i64 {and_for_products(f, kind, elements, small, ('%n', '%n', '%n'))}")
     return f.text()

@@ -24,6 +24,11 @@ class Variable:
     slot: str
 
 
+def parameters(names: str) -> list[tuple[str, str]]:
+    """Parameters as pairs of type and name: `a*` is a pointer, `more?` an i1, `n` an i64."""
+    return [({"*": "ptr", "?": "i1"}.get(name[-1], "i64"), name.rstrip("*?")) for name in names.split()]
+
+
 class Function(Writer):
     """One function: `parameters` are pairs of type and name; `result` is LLVM's type. `text()` is the whole."""
 

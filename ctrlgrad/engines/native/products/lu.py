@@ -17,7 +17,7 @@ the other sign, so that products are added. Rows change places as a whole, and a
 from __future__ import annotations
 
 from ctrlgrad.engines.native.products.fields import Field, Planes, add_product, copy
-from ctrlgrad.engines.native.products.function import Function, Number
+from ctrlgrad.engines.native.products.function import Function, Number, parameters
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.solves import SOLVE, largest_below
 from ctrlgrad.engines.native.products.substitution import multiply_add, planes_at, reciprocal
@@ -53,29 +53,9 @@ def _integers(kind: str) -> str:
     return f.text()
 
 
-FACTOR = [
-    ("ptr", "w"),
-    ("i64", "plane"),
-    ("i64", "rw"),
-    ("i64", "first"),
-    ("i64", "count"),
-    ("i64", "n"),
-    ("ptr", "rows"),
-    ("ptr", "scratch"),
-]
-LU = [("ptr", "x"), ("ptr", "a"), ("i64", "ra"), ("i64", "ca"), ("i64", "n"), ("ptr", "scratch")]
-SOLVED = [
-    ("ptr", "x"),
-    ("i64", "rx"),
-    ("ptr", "w"),
-    ("ptr", "b"),
-    ("i64", "rb"),
-    ("i64", "cb"),
-    ("i64", "n"),
-    ("i64", "r"),
-    ("ptr", "scratch"),
-    ("i64", "transposed"),
-]
+FACTOR = parameters("w* plane rw first count n rows* scratch*")
+LU = parameters("x* a* ra ca n scratch*")
+SOLVED = parameters("x* rx w* b* rb cb n r scratch* transposed")
 _NAMES = ("lu", "lu_solved", "lu_solve")
 
 

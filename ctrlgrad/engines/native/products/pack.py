@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.engines.native.products.function import Function, Number
+from ctrlgrad.engines.native.products.function import Function, Number, parameters
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.records import record
 
-PARAMETERS = [("ptr", "to"), ("ptr", "b"), ("i64", "rb"), ("i64", "cb"), ("i64", "k"), ("i64", "n")]
+PARAMETERS = parameters("to* b* rb cb k n")
 SLACK = 64
 ROWS_AT_ONCE = 8
 

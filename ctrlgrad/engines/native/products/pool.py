@@ -35,7 +35,7 @@ from __future__ import annotations
 import os
 import signal
 
-from ctrlgrad.engines.native.products.function import Function, Number
+from ctrlgrad.engines.native.products.function import Function, Number, parameters
 from ctrlgrad.engines.native.products.waiting import DECLARATIONS as WAITING
 from ctrlgrad.engines.native.products.waiting import NOWHERE, call, read, waiting
 from ctrlgrad.engines.native.target import Target, float_mode
@@ -49,7 +49,7 @@ DECLARATIONS = (
     "declare ptr @cg_pool_scratch(i64)",
 )
 
-_PARALLEL = [("ptr", "routine"), ("ptr", "context"), ("i64", "panels"), ("i64", "work")]
+_PARALLEL = parameters("routine* context* panels work")
 # A lower half that no number of panels reaches: the job is being rewritten.
 _CLOSED = 0xFFFFFFFF
 
@@ -118,14 +118,14 @@ def _alone() -> str:
     with call.loop(0, "%panels") as panel:
         call.line(f"call void %routine(ptr %context, i64 {panel}, i64 0)")
     call.leave()
-    threads, resize = Function("cg_pool_threads", [], "i64"), Function("cg_pool_resize", [("i64", "threads")], "i64")
+    threads, resize = Function("cg_pool_threads", [], "i64"), Function("cg_pool_resize", parameters("threads"), "i64")
     threads.leave("i64 1")
     resize.leave("i64 1")
     forget = Function("cg_pool_forget", [])
     forget.leave()
-    scratch = Function("cg_pool_scratch", [("i64", "worker")], "ptr")
+    scratch = Function("cg_pool_scratch", parameters("worker"), "ptr")
     scratch.leave("ptr null")
-    job = Function("cg_pool_job", [("i64", "word")], "i64")
+    job = Function("cg_pool_job", parameters("word"), "i64")
     job.leave("i64 0")
     return "\n".join(f.text() for f in (call, threads, resize, forget, scratch, job))
 
@@ -170,7 +170,7 @@ def _wake_some() -> str:
 
 def _work() -> str:
     """Claim panels until there are none; the ticket that named none."""
-    f = Function("pool_work", [("i64", "worker")], "i64", "internal")
+    f = Function("pool_work", parameters("worker"), "i64", "internal")
     again, claim, run, none, last = (f.new_label(n) for n in ("again", "claim", "run", "none", "last"))
     f.branch(again)
     f.label(again)
@@ -200,7 +200,7 @@ def _work() -> str:
 
 def _worker() -> str:
     """Main loop of a pool thread, until it is told to stop: work, spin for a while, sleep."""
-    f = Function("pool_worker", [("ptr", "number")], "ptr", "internal")
+    f = Function("pool_worker", parameters("number*"), "ptr", "internal")
     worker = f.op("ptrtoint ptr %number to i64")
     again, sleep, wait, woken = (f.new_label(n) for n in ("again", "sleep", "wait", "woken"))
     f.branch(again)
@@ -347,7 +347,7 @@ def _wait_until_done(f: Function) -> None:
 
 def _job_word() -> str:
     """A word of the last job, of which no call may be under way; behind its words, the number of jobs."""
-    f = Function("cg_pool_job", [("i64", "word")], "i64")
+    f = Function("cg_pool_job", parameters("word"), "i64")
     with f.leaving_when(f.test("eq", "%word", 5)):
         ticket = read(f, "@pool_ticket")
         f.leave(f"i64 {f.op(f'ashr i64 {ticket}, 33')}")
@@ -363,7 +363,7 @@ def _threads() -> str:
 
 def _resize() -> str:
     """All threads end, and as many as are wanted now start with the next call."""
-    f = Function("cg_pool_resize", [("i64", "threads")], "i64")
+    f = Function("cg_pool_resize", parameters("threads"), "i64")
     pair = f.op("cmpxchg ptr @pool_busy, i64 0, i64 1 seq_cst seq_cst")
     with f.leaving_when(f.op(f"xor i1 {f.op(f'extractvalue {{ i64, i1 }} {pair}, 1')}, true")):
         f.leave("i64 0")
@@ -397,6 +397,6 @@ def _forget() -> str:
 
 
 def _scratch() -> str:
-    f = Function("cg_pool_scratch", [("i64", "worker")], "ptr")
+    f = Function("cg_pool_scratch", parameters("worker"), "ptr")
     f.leave(f"ptr {f.load('ptr', f.at('@pool_scratch', '%worker', 'ptr'), 8)}")
     return f.text()

@@ -16,33 +16,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ctrlgrad.engines.native.products.fields import Field
-from ctrlgrad.engines.native.products.function import Function, Number
+from ctrlgrad.engines.native.products.function import Function, Number, parameters
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.scalars import Place, Scalar
 from ctrlgrad.engines.native.products.substitution import reciprocal
 from ctrlgrad.engines.native.products.whole import given
 
-ROUTINE = [
-    ("ptr", "x"),
-    ("i64", "rx"),
-    ("ptr", "a"),
-    ("i64", "ra"),
-    ("i64", "ca"),
-    ("i64", "m"),
-    ("i64", "n"),
-    ("ptr", "scratch"),
-]
-_REFLECTOR = [("ptr", "row"), ("i64", "width"), ("i64", "place"), ("ptr", "beta")]
-_REFLECT = [("ptr", "w"), ("i64", "width"), ("i64", "end"), ("ptr", "v"), ("i64", "place"), ("i64", "first")]
-_FORM = [
-    ("ptr", "q"),
-    ("i64", "width"),
-    ("i64", "n"),
-    ("ptr", "v"),
-    ("ptr", "taus"),
-    ("i64", "count"),
-    ("i64", "below"),
-]
+ROUTINE = parameters("x* rx a* ra ca m n scratch*")
+_REFLECTOR = parameters("row* width place beta*")
+_REFLECT = parameters("w* width end v* place first")
+_FORM = parameters("q* width n v* taus* count below")
 
 
 def symbols(kind: Field) -> list[str]:
@@ -259,7 +242,7 @@ def _orthonormal(kind: Field) -> str:
 
 
 def _scratch(kind: Field) -> str:
-    f = Function(symbols(kind)[1], [("i64", "m"), ("i64", "n")], "i64")
+    f = Function(symbols(kind)[1], parameters("m n"), "i64")
     width = f.rounded_up("%m", kind.real.lanes)
     f.leave(f"i64 {f.mul(f.mul('%n', f.add(f.mul(width, 2), 1)), kind.bytes)}")
     return f.text()

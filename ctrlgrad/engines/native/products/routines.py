@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from ctrlgrad import forks
 from ctrlgrad.engines.native import loops, objects, target, text
@@ -17,55 +18,26 @@ from ctrlgrad.engines.native.products import (
     blocks,
     cholesky,
     fields,
-    function,
     kernels,
     lu,
     pack,
     pool,
     real,
     reflectors,
-    scalars,
     shared,
     solves,
     spectra,
-    substitution,
-    tiles,
     times,
     triangular,
     vector,
-    waiting,
-    whole,
 )
 from ctrlgrad.engines.native.products.fields import Field
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.target import Target
 from ctrlgrad.records import record
 
-_MODULES = (
-    blocks,
-    cholesky,
-    fields,
-    function,
-    kernels,
-    loops,
-    lu,
-    pack,
-    pool,
-    real,
-    reflectors,
-    scalars,
-    shared,
-    solves,
-    spectra,
-    substitution,
-    text,
-    tiles,
-    times,
-    triangular,
-    vector,
-    waiting,
-    whole,
-)
+# Files of which the routines are made.
+_FILES = [*sorted(map(str, Path(__file__).parent.glob("*.py"))), str(loops.__file__), str(text.__file__)]
 _VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}", "cg_times_{}")
 _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernels_{}")
 # Routines on triangles, and LU: of any size, of which parts are products, and of few rows, without any.
@@ -228,6 +200,5 @@ class Routines(Mapping[str, int]):
 
     def _source(self, part: Part) -> tuple[str | None, Callable[[], ObjectCode]]:
         """The key of a part's object, and what makes it."""
-        modules = [__file__, *(str(module.__file__) for module in _MODULES)]
-        key = objects.key_of([part.name, *(kind.name for kind in part.kinds)], modules)
+        key = objects.key_of([part.name, *(kind.name for kind in part.kinds)], _FILES)
         return key, lambda: ObjectCode(part.symbols, compiled(self._machine, part))

@@ -11,7 +11,7 @@ cut between tiles, so that the result does not depend on the number of threads.
 
 from __future__ import annotations
 
-from ctrlgrad.engines.native.products.function import Function
+from ctrlgrad.engines.native.products.function import Function, parameters
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.times import LONGEST
 from ctrlgrad.engines.native.products.whole import GEMM, given
@@ -74,7 +74,7 @@ def _call(routine: str, whole: str, real: Real, packed: bool) -> str:
 
 def _part(routine: str, whole: str, real: Real, packed: bool) -> str:
     """One part of C: some rows, or some columns."""
-    f = Function(f"part_{routine}", [("ptr", "context"), ("i64", "part"), ("i64", "worker")], prefix="internal")
+    f = Function(f"part_{routine}", parameters("context* part worker"), prefix="internal")
     found = {name: f.load("i64", f.at("%context", k, "i64"), 8) for k, name in enumerate(_FIELDS)}
     for kind, name in GEMM:
         if kind == "ptr":

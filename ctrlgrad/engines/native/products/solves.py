@@ -17,25 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ctrlgrad.engines.native.products.function import Function, Number, Variable
+from ctrlgrad.engines.native.products.function import Function, Number, Variable, parameters
 from ctrlgrad.engines.native.products.real import Real
 
 MOST_ROWS = 64
 """Up to so many rows they are as fast as those of any size, which are made of products."""
 
-_OPERANDS = [("ptr", "a"), ("i64", "ra"), ("i64", "ca")]
-SOLVE = [
-    ("ptr", "x"),
-    ("i64", "rx"),
-    *_OPERANDS,
-    ("ptr", "b"),
-    ("i64", "rb"),
-    ("i64", "cb"),
-    ("i64", "n"),
-    ("i64", "r"),
-    ("ptr", "scratch"),
-]
-PIVOTS = [("ptr", "x"), *_OPERANDS, ("i64", "n"), ("ptr", "scratch")]
+SOLVE = parameters("x* rx a* ra ca b* rb cb n r scratch*")
+PIVOTS = parameters("x* a* ra ca n scratch*")
 
 
 def solves(real: Real) -> list[str]:
@@ -50,7 +39,7 @@ def symbols(real: Real) -> list[str]:
 def _scratches(real: Real) -> list[str]:
     texts = []
     for name, has_b in (("lu_solve_small", 1), ("pivots", 0)):
-        sizes = [("i64", "n"), ("i64", "r")][: 1 + has_b]
+        sizes = parameters("n r")[: 1 + has_b]
         f = Function(f"cg_{name}_scratch_{real.name}", sizes, "i64")
         width = f.rounded_up("%n", real.lanes)
         if has_b:

@@ -20,7 +20,7 @@ All is computed in float64, as NumPy does: so float32 has the signs that it has 
 from __future__ import annotations
 
 from ctrlgrad.engines.native.products import reflectors
-from ctrlgrad.engines.native.products.function import Function, Number, Variable
+from ctrlgrad.engines.native.products.function import Function, Number, Variable, parameters
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.reflectors import ROUTINE, dot, largest_bits, read_columns, write_columns
 from ctrlgrad.engines.native.products.scalars import Place, Scalar, variable
@@ -463,7 +463,7 @@ def _turn(f: Function, real: Real, w: _Rows, v: _Rows, columns: str, is_tall: st
 
 
 def _scratch(own: Real, real: Real, name: str) -> str:
-    f = Function(symbols(own, name)[1], [("i64", "m"), ("i64", "n")], "i64")
+    f = Function(symbols(own, name)[1], parameters("m n"), "i64")
     rows, columns = f.larger("%m", "%n"), f.smaller("%m", "%n")
     width, right = f.rounded_up(rows, real.lanes), f.rounded_up(columns, real.lanes)
     if name == "eigh":

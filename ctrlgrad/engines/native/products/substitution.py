@@ -15,24 +15,13 @@ other (the form of a product with a triangle at its end). The source of the subs
 from __future__ import annotations
 
 from ctrlgrad.engines.native.products.fields import Field, Planes
-from ctrlgrad.engines.native.products.function import Function, Number
+from ctrlgrad.engines.native.products.function import Function, Number, parameters
 from ctrlgrad.engines.native.products.real import Real
 
 ROWS, VECTORS = 4, 2
 """The tile: eight sums that do not wait for each other fill two units that multiply and add."""
 
-SUBSTITUTE = [
-    ("ptr", "w"),
-    ("i64", "plane"),
-    ("i64", "rw"),
-    ("ptr", "a"),
-    ("ptr", "ai"),
-    ("i64", "ra"),
-    ("i64", "ca"),
-    ("i64", "n"),
-    ("i64", "r"),
-    ("i1", "unit"),
-]
+SUBSTITUTE = parameters("w* plane rw a* ai* ra ca n r unit?")
 
 
 def substitute(kind: Field) -> str:

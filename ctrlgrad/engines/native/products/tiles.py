@@ -14,21 +14,10 @@ wherever the depth or the rows are cut. Kernels whose names end in `s` have no m
 
 from __future__ import annotations
 
-from ctrlgrad.engines.native.products.function import Function, Variable
+from ctrlgrad.engines.native.products.function import Function, Variable, parameters
 from ctrlgrad.engines.native.products.real import Real
 
-PARAMETERS = [
-    ("ptr", "a"),
-    ("i64", "ra"),
-    ("i64", "ca"),
-    ("ptr", "b"),
-    ("i64", "rb"),
-    ("i64", "k"),
-    ("ptr", "c"),
-    ("i64", "rc"),
-    ("i64", "more"),
-    ("i64", "columns"),
-]
+PARAMETERS = parameters("a* ra ca b* rb k c* rc more columns")
 ADDED, IN_ORDER = 1, 2
 
 

@@ -15,22 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ctrlgrad.engines.native.products.function import Function, Variable
+from ctrlgrad.engines.native.products.function import Function, Variable, parameters
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.sum_blocks import InMemory, InRegister, in_blocks
 
-PARAMETERS = [
-    ("ptr", "out"),
-    ("i64", "so"),
-    ("ptr", "m"),
-    ("i64", "rm"),
-    ("i64", "cm"),
-    ("ptr", "x"),
-    ("i64", "sx"),
-    ("i64", "rows"),
-    ("i64", "k"),
-    ("i1", "more"),
-]
+PARAMETERS = parameters("out* so m* rm cm x* sx rows k more?")
 
 LONGEST = 8
 """Vectors of results that are held at once, and columns that are read at once."""

@@ -17,28 +17,14 @@ algorithms", 1997). What is worked on has the other sign, so that products are a
 from __future__ import annotations
 
 from ctrlgrad.engines.native.products.fields import Field, Planes, add_product, copy
-from ctrlgrad.engines.native.products.function import Function, Number
+from ctrlgrad.engines.native.products.function import Function, Number, parameters
 from ctrlgrad.engines.native.products.substitution import SUBSTITUTE, substitute
 from ctrlgrad.engines.native.products.whole import given
 
 BLOCK = 32
 """Rows of a diagonal block: a multiple of a vector's lanes, so that blocks of a row begin with whole vectors."""
 
-SOLVE = [
-    ("ptr", "x"),
-    ("i64", "rx"),
-    ("ptr", "a"),
-    ("i64", "ra"),
-    ("i64", "ca"),
-    ("ptr", "b"),
-    ("i64", "rb"),
-    ("i64", "cb"),
-    ("i64", "n"),
-    ("i64", "r"),
-    ("ptr", "scratch"),
-    ("i64", "lower"),
-    ("i64", "unit"),
-]
+SOLVE = parameters("x* rx a* ra ca b* rb cb n r scratch* lower unit")
 HALVES = [*SUBSTITUTE[:7], ("i64", "first"), *SUBSTITUTE[7:], ("i1", "lower"), ("ptr", "scratch")]
 
 
@@ -79,11 +65,7 @@ def _halves(kind: Field, small: bool) -> str:
         for one, other in ((upper, lower), (lower, upper))
     )
     f.line(f"call void @{halves_name(kind)}({given(HALVES, first=now[0], n=now[1])})")
-    to, left, right = (
-        w.moved(f, real, then[0], 0),
-        a.moved(f, real, then[0], now[0]),
-        w.moved(f, real, now[0], 0),
-    )
+    to, left, right = (w.moved(f, real, then[0], 0), a.moved(f, real, then[0], now[0]), w.moved(f, real, now[0], 0))
     add_product(f, kind, to, left, right, (then[1], "%r", now[1]), "%scratch")
     f.line(f"call void @{halves_name(kind)}({given(HALVES, first=then[0], n=then[1])})")
     f.leave()
@@ -107,7 +89,7 @@ def _sizes(f: Function, kind: Field) -> tuple[Number, Number]:
 
 def _scratch(kind: Field, small: bool) -> str:
     name = symbols(kind, small)[1]
-    f = Function(name, [("i64", "n"), ("i64", "r")], "i64")
+    f = Function(name, parameters("n r"), "i64")
     _, plane = _sizes(f, kind)
     elements = f.mul(plane, kind.planes)
     if kind.parts == 2:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from ctrlgrad.engines.native.products.function import Function
+from ctrlgrad.engines.native.products.function import Function, parameters
 
 NOWHERE = -2
 """A processor that there is not."""
@@ -54,8 +54,7 @@ def _processor() -> str:
 
 def _wait_for_change(pause: str | None) -> str:
     """Look at a place until it differs from a value (1), for so long, and not on the processor `other` (0)."""
-    parameters = [("ptr", "place"), ("i64", "value"), ("i64", "nanoseconds"), ("i64", "other")]
-    f = Function("pool_look", parameters, "i64", "internal")
+    f = Function("pool_look", parameters("place* value nanoseconds other"), "i64", "internal")
     end = f.add(f.op("call i64 @pool_now()"), "%nanoseconds")
     again, out = f.new_label("again"), f.new_label("out")
     f.branch(again)

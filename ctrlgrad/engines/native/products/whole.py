@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from ctrlgrad.engines.native.products.function import Function, Number
+from ctrlgrad.engines.native.products.function import Function, Number, parameters
 from ctrlgrad.engines.native.products.real import Real
 
-GEMM = [
-    ("ptr", "c"),
-    ("i64", "rc"),
-    ("ptr", "a"),
-    ("i64", "ra"),
-    ("i64", "ca"),
-    ("ptr", "b"),
-    ("i64", "rb"),
-    ("i64", "cb"),
-    ("i64", "m"),
-    ("i64", "n"),
-    ("i64", "k"),
-    ("i64", "accumulate"),
-    ("ptr", "scratch"),
-]
+GEMM = parameters("c* rc a* ra ca b* rb cb m n k accumulate scratch*")
 
 
 def given(parameters: list[tuple[str, str]], **changed: Number) -> str:
