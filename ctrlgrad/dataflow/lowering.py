@@ -384,7 +384,7 @@ class _Lowering:
         self, node: Node, loop: Loop, env: Env, region: _Region, orders: Mapping[Value, list[Value]]
     ) -> Sequence[Value]:
         source = loop.source
-        window = loop.attrs.parallel_iterations
+        window = loop.attrs.parallel_iterations or flat.PARALLEL_ITERATIONS
         wish = str(Loop.of(node).attrs.name or "while")
         self.frame_names[wish] += 1
         frame = f"{wish}_{self.frame_names[wish]}"

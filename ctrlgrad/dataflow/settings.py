@@ -2,11 +2,11 @@
 
     divide -> lower -> place -> cluster -> partition -> plan      once per graph and settings, kept with the graph
 
-A graph whose ops all go to one device of the processor needs no messages: it runs as one plan of the native engine
-(`is_one_plan`). Of one on several, loops that are a pipeline of devices are divided into plans (`stages`). A setting or
-`check_nans` may ask for the executor alone. Then a cluster on the processor runs by the
-reference engine's kernels, or in machine code where a setting says so, and one on a GPU as a program of the CUDA
-engine. In a session of `ctrlgrad.memory` pushes go into its blocks; a push or a pop hands its
+Of a graph on threads of this process, loops that are a pipeline of devices are divided into plans (`stages`). One
+without such a loop needs no messages: it runs as one plan of the native engine (`is_one_plan`). A setting or
+`check_nans` may ask for the executor alone. Then a cluster on the processor runs by the reference engine's kernels, or
+in machine code where a setting says so, and one on a GPU as a program of the CUDA engine. In a session of
+`ctrlgrad.memory` pushes go into its blocks; a push or a pop hands its
 stack on at once, and the copies of the blocks run beside the computation, see `ctrlgrad.engines.block_kernels`.
 """
 
@@ -25,7 +25,7 @@ import numpy as np
 from ctrlgrad import memory
 from ctrlgrad.blocks import block
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.devices import DEFAULT, PieceOf, check_devices, interpreted, parse_device
+from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
 from ctrlgrad.dataflow.drawing import Recorder
 from ctrlgrad.dataflow.frames import DevicePlan
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, LoopCond
@@ -43,7 +43,7 @@ from ctrlgrad.dataflow.partition import (
 )
 from ctrlgrad.dataflow.plan import CUTS, cluster, plan_part
 from ctrlgrad.dataflow.scopes import Frames, frames_of
-from ctrlgrad.dataflow.stages import stage_loops
+from ctrlgrad.dataflow.stages import Staged, stage_loops
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, RowPush, add_row_pushes
 from ctrlgrad.engines.reference import REFERENCE, Kernels
@@ -82,13 +82,14 @@ class Settings:
     """The settings in force.
 
     Attributes:
-        parallel_iterations: the window of every loop; None: what each `while_loop` says, 32 where it says nothing.
+        parallel_iterations: the most iterations in flight of every loop; None: what each `while_loop` says. Where that
+            says nothing either, a loop in stages has as many as pay, and a loop on the executor 32.
         clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.plan`; None: "whole" on one device and
             "flowing" on several.
         loops: "lowered"; or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
             machine code; on a GPU by the CUDA engine. None: where no setting but `parallel_iterations` and `place`
-            says how a graph runs, and its devices are threads of this process, one on one device is one plan, and
-            loops that are a pipeline of several devices are plans for chunks of iterations; all others are lowered.
+            says how a graph runs, and its devices are threads of this process, loops that are a pipeline of several
+            devices are plans for chunks of iterations where that pays, and all others one plan; else "lowered".
         pieces: what runs a cluster on the processor: "reference", node by node, to the reference engine's bits; or
             "native": its elementwise chains and products as machine code where that pays, compiled in the first calls.
         place: where an op goes, instead of where the user put it: takes a `FlatNode`, returns a device's name or None.
@@ -223,17 +224,33 @@ class _Choices:
 _PREPARED: Cache[_Choices, Prepared] = Cache(16)
 
 
-_ONE_PLAN: Cache[_Place, bool] = Cache(4)
+@record
+class _Division:
+    """What the loops in stages depend on."""
+
+    place: _Place
+    window: int | None
+
+
+_DIVIDED: Cache[_Division, tuple[Graph, Staged] | None] = Cache(4)
 
 
 def is_one_plan(graph: Graph, settings: Settings) -> bool:
-    """Return true if all ops of a graph go to one device of this process's processor, and the settings allow a plan.
+    """Return true if all ops of a graph go to threads of this process, and none of its loops is divided among them.
 
     >>> from ctrlgrad.dataflow.settings import is_one_plan
     >>> graph = cg.function(lambda x: np.sin(x)).graph(1.0)
     >>> is_one_plan(graph, Settings()), is_one_plan(graph, Settings(loops="lowered"))
     (True, False)
     """
+    return _is_of_threads(graph, settings) and divided(graph, settings) is None
+
+
+_OF_THREADS: Cache[_Place, bool] = Cache(4)
+
+
+def _is_of_threads(graph: Graph, settings: Settings) -> bool:
+    """Return true if all ops of a graph go to threads of this process, and the settings allow plans."""
     if not _leave_choice(settings):
         return False
     choose = settings.place or as_written
@@ -241,12 +258,21 @@ def is_one_plan(graph: Graph, settings: Settings) -> bool:
     def find() -> bool:
         homes = {home for node in walk(graph) if not node.regions and (home := choose(flat_node(node))) is not None}
         try:
-            names = [parse_device(home) for home in homes or {DEFAULT}]
+            names = [parse_device(home) for home in homes]
         except UserInputError:
             return False  # `place` says it with the place of the op
-        return len(names) == 1 and names[0].kind == "cpu" and names[0].rank is None
+        return all(name.kind == "cpu" and name.rank is None for name in names)
 
-    return _ONE_PLAN.get(graph, _Place(settings.place), find)
+    return _OF_THREADS.get(graph, _Place(settings.place), find)
+
+
+def divided(graph: Graph, settings: Settings) -> tuple[Graph, Staged] | None:
+    """A graph on threads of this process with its loops in stages; None if none is, or in a session of memory."""
+    if memory.current() is not None:
+        return None
+    choose, window = settings.place or as_written, settings.parallel_iterations
+    found = _Division(_Place(settings.place), window)
+    return _DIVIDED.get(graph, found, lambda: stage_loops(graph, choose, window))
 
 
 def placed(graph: Graph, settings: Settings, keeps: Callable[[Node], str | None] | None = None) -> FlatGraph:
@@ -284,7 +310,7 @@ def prepare(graph: Graph, settings: Settings, check_nans: bool | Literal["gradie
     """
     is_counted, window = memory.current() is not None, settings.parallel_iterations
     by = _Place(settings.place)
-    may_divide = _leave_choice(settings) and not (check_nans or is_counted or isinstance(graph, FlatGraph))
+    may_divide = not (check_nans or isinstance(graph, FlatGraph)) and _is_of_threads(graph, settings)
     made_by = settings.clusters, settings.loops, settings.pieces
     choices = _Choices(*made_by, window, by, check_nans, is_counted, may_divide)
     return _PREPARED.get(graph, choices, lambda: _prepare(graph, settings, choices))
@@ -292,14 +318,14 @@ def prepare(graph: Graph, settings: Settings, check_nans: bool | Literal["gradie
 
 def _prepare(graph: Graph, settings: Settings, choices: _Choices) -> Prepared:
     window, check_nans, is_counted = choices.window, choices.check_nans, choices.is_counted
-    staged = stage_loops(graph, settings.place or as_written, window) if choices.may_divide else None
+    staged = divided(graph, settings) if choices.may_divide else None
     if staged is not None:
         from ctrlgrad.engines.native.pieces import STAGES  # the native engine, loaded where it is asked for
 
-        divided, found = staged
-        split = partitioned(divided, settings, found.device.get)
+        result, found = staged
+        split = partitioned(result, settings, found.device.get)
         plans = {d: plan_part(part, interpreted(STAGES), None) for d, part in split.parts.items()}
-        return Prepared(split, plans, None, check_nans, is_counted, divided)
+        return Prepared(split, plans, None, check_nans, is_counted, result)
     split = partitioned(graph, settings)
     if is_counted:
         refuse_gpus(split)

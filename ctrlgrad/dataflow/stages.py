@@ -14,27 +14,32 @@ the native engine (a node `PART`):
   of several the one in which the least is collected.
 - Constants, and integers that follow from counters alone, are computed in every stage that takes them.
 
-A loop on one device is a plan as well. Other loops stay as they are, and are lowered: the log says why (level INFO).
+The length of a chunk follows from a model of the cost. A chunk costs its calls and messages, and reads the captured
+arrays again; and a pipeline is idle for about a chunk while it fills and empties. The best length is the square root of
+the number of iterations times the cost of a chunk over the work of an iteration. Bytes in flight, and the iterations in
+flight if the user limits them, are upper bounds.
+
+A loop that is no pipeline, or whose chunks would cost more than they save, is one plan on one device; the log says why
+(level INFO). A loop with callbacks stays as it is, and is lowered.
 
 In: any graph. Out: a graph with the same values within rounding, the native engine's instead of the reference engine's;
-they do not depend on the window. The window bounds the iterations in flight as before: a chunk has a quarter of it.
+they do not depend on the length of a chunk.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import field, replace
 
 import numpy as np
 
-from ctrlgrad.dataflow.devices import DEFAULT, parse_device
+from ctrlgrad.dataflow.devices import DEFAULT
 from ctrlgrad.dataflow.partition import Choice, Parts, flat_node
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native.parts import PART
-from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import (
     INDEX,
     Builder,
@@ -56,33 +61,37 @@ from ctrlgrad.ir import (
     walk,
 )
 from ctrlgrad.ir.attributes import DYNAMIC
-from ctrlgrad.ir.control import Carry, Number, emit_loop, loop_name, step_of
+from ctrlgrad.ir.control import Carry, emit_loop, loop_name, step_of
 from ctrlgrad.ir.flow import StackFlow
 from ctrlgrad.ir.walk import has_effect
 from ctrlgrad.passes import inline_calls
 from ctrlgrad.passes.recurrence import rows
 from ctrlgrad.records import record
+from ctrlgrad.stacks.choice import GUESS as SIZE
 from ctrlgrad.stacks.choice import bytes_of
 
 _LOG = logging.getLogger("ctrlgrad")
 
-# Part of the window that a chunk takes: so several chunks are in flight, and the stages of a pipeline overlap.
-SHARE = 4
-# The least iterations of a chunk; below, the messages that are saved do not pay for the calls of the plans.
-LEAST = 4
+# The most chunks in flight, and bytes that they hand on: enough that the stages of a pipeline overlap.
+IN_FLIGHT, BYTES_IN_FLIGHT = 4, 1 << 26
+# In units of work (`engines.threads`): a stage of a chunk, from its messages to the call of its plan; a byte of a
+# captured array, which each plan reads and packs anew; an element of a result, and a node of an iteration.
+CHUNK, CAPTURED_BYTE, ELEMENT, NODE = 25_000_000, 10, 8, 1_000
+# Iterations that a loop counts as if their number is unknown: one to be divided, and one inside of its iterations.
+GUESS, GUESS_INSIDE = 100, 16
+# Part of the time of one device that a divided loop may take.
+WORTH = 0.9
+
+Maker = Callable[[Value], Node | None]
 
 
 @record(frozen=False)
 class Staged:
-    """Plans and loops that a graph has been divided into.
-
-    `device`: the device of each node that must lie on one. `divided`: the number of loops of several devices that are
-    in stages now. `reasons`: a line for each one that stays as it was.
-    """
+    """Plans and loops that a graph has been divided into: the device of each node that must lie on one, and the number
+    of loops of several devices that are in stages now."""
 
     device: dict[Node, str] = field(default_factory=dict)
     divided: int = 0
-    reasons: list[str] = field(default_factory=list)
 
     def part(
         self, builder: Builder, region: Graph, operands: Sequence[Value], home: str, like: Node | Loop
@@ -94,27 +103,15 @@ class Staged:
 
 
 def stage_loops(graph: Graph, choose: Choice, window: int | None = None) -> tuple[Graph, Staged] | None:
-    """The graph with its loops in stages; None if no loop of several devices can be divided.
+    """The graph with its loops in stages; None if no loop is divided.
 
-    `choose` says where an ordinary op goes, as for `place`; `window`, if given, stands for every loop's.
+    `choose` says where an ordinary op goes, as for `place`, on threads of this process; `window`, if given, bounds the
+    iterations in flight of every loop.
     """
     graph = inline_calls(graph)
-    homes, found = _Homes(graph, choose), Staged()
-    if not all(map(_is_worker, set(homes.known.values()))):
-        return None
-    result = _Staging(graph, homes, window, found).run()
-    for reason in found.reasons:
-        _LOG.info("dataflow: %s", reason)
+    found = Staged()
+    result = _Staging(graph, _Homes(graph, choose), window, found).run()
     return (result, found) if found.divided else None
-
-
-def _is_worker(name: str) -> bool:
-    """True for a thread of this process: its pieces may be plans of the native engine."""
-    try:
-        device = parse_device(name)
-    except UserInputError:
-        return False  # the placement says it with the place of the op
-    return device.kind == "cpu" and device.rank is None
 
 
 # Where nodes lie.
@@ -170,6 +167,9 @@ class _Staging(Rewriter):
     def __init__(self, graph: Graph, homes: _Homes, window: int | None, found: Staged) -> None:
         super().__init__(graph)
         self.homes, self.window, self.found = homes, window, found
+        # Constants and transposes by their results, of the builder's first nodes.
+        self.makers: dict[Value, Node] = {}
+        self.looked_at = 0
 
     def region(self, node: Node, region: Graph) -> Graph:
         return region if is_loop(node) else self._inside(region)
@@ -180,31 +180,43 @@ class _Staging(Rewriter):
     def visit(self, node: Node) -> Sequence[Value] | None:
         if not is_loop(node):
             return None
+        if has_effect(node.op, node.regions):
+            cond, body = map(self._inside, node.regions)
+            _LOG.info("dataflow: %s is lowered: a callback is called in every iteration", loop_name(node))
+            return self.builder.keep(replace(node, regions=(cond, body)))
         homes = self.homes.of(node)
-        try:
-            if has_effect(node.op, node.regions):
-                raise _CannotDivide("a callback is called in every iteration")
-            if len(homes) > 1:
-                division = _Division(Loop.of(node), self.homes, self._number, self.window)
-                if len(division.devices) > 1:
-                    return division.emit(self.builder, self.found)
-                homes = set(division.devices)
-            inputs = tuple(dict.fromkeys(node.operands))
-            whole = replace(node, results=tuple(Value(v.type, v.hint) for v in node.results))
-            region = Graph(inputs, (whole,), whole.results, "loop")
-            return self.found.part(self.builder, region, inputs, next(iter(homes), DEFAULT), node)
-        except _CannotDivide as reason:
-            if len(homes) > 1:
-                self.found.reasons.append(f"{loop_name(node)} sends messages in every iteration: {reason}")
-        cond, body = map(self._inside, node.regions)
-        attrs = attributes.Loop.of(node)
-        attrs = replace(attrs, parallel_iterations=self.window or attrs.parallel_iterations)
-        return self.builder.keep(replace(node, regions=(cond, body), attrs=attrs))
+        if len(homes) > 1:
+            try:
+                division = _Division(Loop.of(node), self.homes, self._maker, self.window)
+                return division.emit(self.builder, self.found)
+            except _CannotDivide as reason:
+                _LOG.info("dataflow: %s is one plan on one device: %s", loop_name(node), reason)
+        inputs = tuple(dict.fromkeys(node.operands))
+        whole = replace(node, results=tuple(Value(v.type, v.hint) for v in node.results))
+        region = Graph(inputs, (whole,), whole.results, "loop")
+        return self.found.part(self.builder, region, inputs, min(homes, default=DEFAULT), node)
 
-    def _number(self, value: Value) -> np.ndarray | None:
-        node = next((n for n in self.builder.nodes if value in n.results), None)
-        constant = None if node is None else attributes.Constant.find(node)
-        return None if constant is None else constant.value
+    def _maker(self, value: Value) -> Node | None:
+        """The constant or transpose in front of a loop that makes a value."""
+        nodes = self.builder.nodes
+        while self.looked_at < len(nodes):
+            node = nodes[self.looked_at]
+            self.looked_at += 1
+            if node.op.name in ("constant", "transpose"):
+                self.makers[node.result] = node
+        return self.makers.get(value)
+
+
+def work_of(node: Node) -> float:
+    """Units of work of a node (`engines.threads`), unknown sizes and numbers of iterations guessed."""
+    if is_loop(node):
+        return GUESS_INSIDE * sum(work_of(inner) for region in node.regions for inner in region.nodes)
+    if node.regions:
+        return max(sum(map(work_of, region.nodes)) for region in node.regions)
+    elements = sum(bytes_of(v) / v.tensor.dtype.itemsize for v in node.results if isinstance(v.type, TensorType))
+    if node.op.name != "matmul":
+        return NODE + ELEMENT * elements
+    return NODE + elements * (node.operands[0].tensor.shape[-1] or SIZE)
 
 
 # The division of one loop.
@@ -221,17 +233,17 @@ class _Unit:
 
 
 class _Division:
-    """Stages of a loop on several devices; raises `_CannotDivide` if it is no pipeline."""
+    """Stages of a loop on several devices; raises `_CannotDivide` if it is no pipeline, or one that does not pay."""
 
-    def __init__(self, loop: Loop, homes: _Homes, number: Number, window: int | None) -> None:
-        self.loop, self.homes, self.number = loop, homes, number
-        counting = Counting.of(loop, number)
+    def __init__(self, loop: Loop, homes: _Homes, maker: Maker, window: int | None) -> None:
+        self.loop, self.homes, self.maker = loop, homes, maker
+        counting = Counting.of(loop, self.number)
         if counting is None:
             raise _CannotDivide("the number of iterations is not known before it runs")
         self.counting = counting
         self.producers = definitions(loop.body)
         # Carries that are counters, by what an iteration adds, and the integers that follow from them.
-        self.steps = {c: step for c in loop.carries if (step := step_of(loop, c, number)) is not None}
+        self.steps = {c: step for c in loop.carries if (step := step_of(loop, c, self.number)) is not None}
         self.repeated = self._repeated()
         self.units, self.flows = self._units()
         self.after: list[list[int]] = [[] for _ in self.units]
@@ -239,8 +251,21 @@ class _Division:
             for j in unit.before:
                 self.after[j].append(i)
         self.devices = self._devices()
-        if len(self.devices) > 1:
-            self._cut(window or loop.attrs.parallel_iterations)
+        if len(self.devices) == 1:
+            raise _CannotDivide(f"all of it lies on {self.devices[0]}")
+        maximum: int | None = loop.attrs.maximum_iterations
+        self.count = counting.count(self.number)
+        if maximum is not None and (self.count is None or self.count > maximum):
+            raise _CannotDivide("maximum_iterations may be exceeded")
+        turned = [[*d[k:], *d[:k]] for d in (self.devices, self.devices[::-1]) for k in range(len(d))]
+        self.stages = min(map(self._stages, turned), key=lambda stages: (len(stages), self._collected(stages)))
+        self._choose_length(window or loop.attrs.parallel_iterations)
+
+    def number(self, value: Value) -> np.ndarray | None:
+        """A constant in front of the loop."""
+        node = self.maker(value)
+        constant = None if node is None else attributes.Constant.find(node)
+        return None if constant is None else constant.value
 
     def _repeated(self) -> set[Value]:
         """The values that every stage that takes them computes."""
@@ -313,19 +338,27 @@ class _Division:
             unit.home = homes.pop() if homes else self.units[takers[0]].home if takers else DEFAULT
         return sorted({unit.home for unit in self.units})
 
-    def _cut(self, in_flight: int) -> None:
-        """Choose the length of a chunk, and the order with the fewest stages, and the fewest bytes collected."""
-        count = self.counting.count(self.number)
-        maximum: int | None = self.loop.attrs.maximum_iterations
-        if maximum is not None and (count is None or count > maximum):
-            raise _CannotDivide("maximum_iterations may be exceeded")
-        self.chunk = min(in_flight, in_flight if count is None else count) // SHARE
-        if self.chunk < LEAST:
-            there = "" if count is None else f", of {count} in all"
-            raise _CannotDivide(f"chunks of {in_flight} iterations in flight{there}, would be too short")
-        self.window = in_flight // self.chunk
-        turned = [[*d[k:], *d[:k]] for d in (self.devices, self.devices[::-1]) for k in range(len(d))]
-        self.stages = min(map(self._stages, turned), key=lambda stages: (len(stages), self._collected(stages)))
+    def _choose_length(self, window: int | None) -> None:
+        """Choose the length of a chunk, a power of 2: chunks of a loop and of its gradient begin at the same places."""
+        work = {id(unit): float(sum(map(work_of, unit.nodes))) for unit in self.units}
+        busiest = max(sum(work[id(u)] for u in self.units if u.home == home) for home in self.devices)
+        whole = sum(work.values())
+        by_rows = {row.array for row in rows(self.loop).values()}
+        again = [v for v in (*self.loop.shared, *self.loop.carried) if isinstance(v.type, TensorType)]
+        read = CAPTURED_BYTE * sum(bytes_of(v) for v in again if v not in by_rows)
+        self.cost, self.fill = CHUNK * len(self.stages) + read / len(self.devices), whole - busiest
+        self.most = max(1, BYTES_IN_FLIGHT // IN_FLIGHT // max(1, self._collected(self.stages)))
+        self.in_flight = IN_FLIGHT if window is None else min(IN_FLIGHT, window)
+        if window is not None:
+            self.most = min(self.most, max(1, window // IN_FLIGHT))
+        trips = GUESS if self.count is None else self.count
+        power = np.floor(np.log2(max(2.0 * trips * self.cost / max(self.fill, 1.0), 1.0)) / 2)
+        self.length = 1 << int(min(power, np.floor(np.log2(self.most))))
+        chunks = -(-trips // self.length)
+        divided = trips * busiest + chunks * self.cost + min(self.length, trips) * self.fill
+        if divided >= WORTH * trips * whole:
+            each = f"{trips} iterations of {whole:.2g} units of work, {whole - busiest:.2g} of them at the same time"
+            raise _CannotDivide(f"chunks, {self.cost:.2g} units each, would cost more than they save: {each}")
 
     def _stages(self, devices: Sequence[str]) -> list[list[_Unit]]:
         """The stages if these devices take turns: each takes all units that are ready, as late as that changes
@@ -358,17 +391,18 @@ class _Division:
         loop, source = self.loop, self.loop.source
         stages = [_Stage(self, units) for units in self.stages]
         trips = self.counting.trips(builder, self.number)
+        length = self._length(builder, trips)
         body = Builder(name=loop.body.name)
         body.source = source
         # A transposed matrix is transposed in the plans, which need no copy of it.
-        makers = {v: node for node in builder.nodes if node.op.name == "transpose" for v in node.results}
-        turned = {c.in_body: makers[c.outer] for c in loop.captures if c.outer in makers}
-        captured = [makers[c.outer].operands[0] if c.outer in makers else c.outer for c in loop.captures]
+        makers = [(c, self.maker(c.outer)) for c in loop.captures]
+        turned = {c.in_body: node for c, node in makers if node is not None and node.op.name == "transpose"}
+        captured = [turned[c.in_body].operands[0] if c.in_body in turned else c.outer for c in loop.captures]
         env = {v: body.input(outer.type, v.hint) for v, outer in zip(loop.shared, captured, strict=True)}
-        total = body.input(INDEX, "trips")
+        total, chunk = body.input(INDEX, "trips"), body.input(INDEX, "length")
         env |= {v: body.input(v.type, v.hint) for v in loop.carried}
         done = body.input(INDEX, "done")
-        steps = self._steps(body, total, done)
+        steps = self._steps(body, chunk, body.emit("subtract", [total, done]))
         batches: dict[Value, Value] = {}
         ends: dict[Value, Value] = {}
         for stage in stages:
@@ -390,21 +424,31 @@ class _Division:
         cond = Builder(name=loop.cond.name)
         inputs = [cond.input(v.type, v.hint) for v in body.inputs]
         test = cond.emit("less", [inputs[-1], inputs[len(loop.shared)]], source=source)
-        regions = Closed((*captured, trips), (cond.finish([test]), body.finish(outputs)))
+        regions = Closed((*captured, trips, length), (cond.finish([test]), body.finish(outputs)))
         attrs = replace(
             loop.attrs,
             maximum_iterations=None,
             counts_down=False,
-            parallel_iterations=self.window,
-            chunks_of=self.chunk,
+            parallel_iterations=self.in_flight,
+            chunks_of=self.length,
         )
         inits = [*(c.init for c in loop.carries), builder.constant(0, INDEX.dtype)]
         found.divided += 1
         return emit_loop(builder, regions, inits, attrs, source=source)[:-1]
 
-    def _steps(self, body: Builder, total: Value, done: Value) -> Value:
+    def _length(self, builder: Builder, trips: Value) -> Value:
+        """The length of a chunk, which follows from the number of iterations when it is known."""
+        if self.count is not None:
+            return builder.constant(self.length, INDEX.dtype)
+        wide = builder.emit("cast", [trips], {"dtype": np.dtype(np.float64)})
+        two, one, most = (builder.constant(x) for x in (2.0 * self.cost / max(self.fill, 1.0), 1.0, float(self.most)))
+        square = builder.emit("maximum", [builder.emit("multiply", [wide, two]), one])
+        powers = [builder.emit("log2", [v]) for v in (builder.emit("sqrt", [square]), most)]
+        found = builder.emit("exp2", [builder.emit("floor", [builder.emit("minimum", powers)])])
+        return builder.emit("cast", [found], {"dtype": INDEX.dtype}, hint="length")
+
+    def _steps(self, body: Builder, length: Value, rest: Value) -> Value:
         """Number of iterations of a chunk. A loop that counts down takes from stacks what one chunk has pushed."""
-        length, rest = body.constant(self.chunk, INDEX.dtype), body.emit("subtract", [total, done])
         if not self.loop.counts_down:
             return body.emit("minimum", [length, rest])
         one = body.constant(1, INDEX.dtype)

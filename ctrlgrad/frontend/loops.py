@@ -53,7 +53,7 @@ def while_loop(
     init: Any,
     *,
     maximum_iterations: int | None = None,
-    parallel_iterations: int = 32,
+    parallel_iterations: int | None = None,
     swap_memory: bool | None = None,
     checkpoint: bool | int | None = None,
     name: str | None = None,
@@ -66,8 +66,8 @@ def while_loop(
         init: the first carry, a pytree of arrays, numbers and tensors. A Python number takes the dtype that
             the body gives it.
         maximum_iterations: an error if the condition still holds after so many iterations.
-        parallel_iterations: number of iterations that the engine "dataflow" may have in flight; the other engines run
-            one iteration at a time. The result does not depend on it.
+        parallel_iterations: the most iterations that the engine "dataflow" may have in flight; None leaves the number
+            to it. The other engines run one iteration at a time. The result does not depend on it.
         swap_memory: what is done with saved values that a budget (`ctrlgrad.memory.budget`) has no room for: True to
             copy them to slower memory, False to keep them, come what may; None leaves it to the memory manager.
         checkpoint: True to compute the values of a chunk of iterations again from the state at its start, instead of

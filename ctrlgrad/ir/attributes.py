@@ -283,7 +283,7 @@ class Loop(_Capturing, Attributes):
     """Options of a loop from the user, and notes on it from passes."""
 
     maximum_iterations: int | None = None
-    parallel_iterations: int = 32
+    parallel_iterations: int | None = None
     swap_memory: bool | None = None
     checkpoint: bool | int | None = None
     name: str | None = None

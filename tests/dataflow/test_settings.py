@@ -165,8 +165,12 @@ def _summed(x: Any) -> Any:
     return cg.while_loop(lambda carry: carry[0] < 5, body, (0, x))[1]
 
 
-@pytest.mark.parametrize("place", [None, lambda node: "cpu:3", lambda node: None], ids=["default", "device", "any"])
-def test_a_graph_on_one_device_is_one_plan_of_the_native_engine(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "place",
+    [None, lambda node: "cpu:3", lambda node: None, lambda node: "cpu:1" if node.op.name == "sin" else "cpu:0"],
+    ids=["default", "device", "any", "a loop of two devices that is no pipeline"],
+)
+def test_a_graph_without_a_pipeline_is_one_plan_of_the_native_engine(place: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(execution, "run_dataflow", lambda *given: pytest.fail("the executor ran"))
     gradient = cg.value_and_grad(_summed)
     with dataflow.settings(loops=None, place=place, parallel_iterations=2):
@@ -186,7 +190,6 @@ def test_a_graph_on_one_device_is_one_plan_of_the_native_engine(place: Any, monk
         {"latency": 1e-9},
         {"recorder": dataflow.Recorder()},
         {"place": lambda node: "sim:0"},
-        {"place": lambda node: "cpu:1" if node.op.name == "sin" else "cpu:0"},
         {"place": lambda node: "/rank:0/cpu:0"},
         {"place": lambda node: "cuda:0"},
         {"place": lambda node: "gpu:0"},

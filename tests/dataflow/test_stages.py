@@ -1,9 +1,11 @@
-"""Loops of several devices in stages: messages once a chunk, and the values of the reference engine."""
+"""Loops of several devices in stages: messages once a chunk, the values of the reference engine, and the choice."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,15 +20,28 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow import FlatNode, stages
-from ctrlgrad.dataflow.settings import prepare
+from ctrlgrad.dataflow.settings import is_one_plan, prepare
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError
 from ctrlgrad.execution import run_on
-from ctrlgrad.ir import Graph
+from ctrlgrad.ir import Graph, attributes
+
+LENGTH = 8
 
 
 @pytest.fixture(autouse=True)
-def _settings_as_users_have_them() -> Iterator[None]:
-    with dataflow.settings(loops=None):
+def _pipelines_are_divided(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every pipeline, however small, into chunks as long as may be in flight."""
+    monkeypatch.setattr(stages, "WORTH", np.inf)
+    monkeypatch.setattr(stages, "CHUNK", 1e15)
+    with dataflow.settings(loops=None, parallel_iterations=LENGTH * stages.IN_FLIGHT):
+        yield
+
+
+@pytest.fixture
+def by_cost(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The choice that users have."""
+    monkeypatch.undo()
+    with dataflow.settings(loops=None, parallel_iterations=None):
         yield
 
 
@@ -66,22 +81,22 @@ def is_divided(graph: Graph, **changes: Any) -> bool:
 
 
 def reason(graph: Graph, caplog: pytest.LogCaptureFixture, **changes: Any) -> str:
-    """Why no loop of a graph is divided."""
-    with caplog.at_level(logging.INFO, "ctrlgrad"):
-        assert not is_divided(graph, **changes)
+    """Why no loop of a graph is divided; it runs as one plan of the native engine."""
+    with caplog.at_level(logging.INFO, "ctrlgrad"), dataflow.settings(**changes) as now:
+        assert is_one_plan(graph, now)
     return caplog.text
 
 
-@pytest.mark.parametrize("trips", [16, 17, 31, 32, 33, 100])
+@pytest.mark.parametrize("trips", [7, 8, 9, 31, 32, 33, 100])
 def test_two_layers_and_their_gradients_are_a_pipeline(trips: int) -> None:
     graph = cg.function(cg.value_and_grad(lambda x, w: layers(trips, x, w), argnums=(0, 1))).graph(X, W)
     found, outcome = run(graph, [X, W])
     assert_same(found, run_on("reference", graph, [X, W]), 1e-12)
-    chunks = -(-trips // (min(trips, 32) // stages.SHARE))
+    chunks = -(-trips // LENGTH)
     sent = sum(c.sent for c in outcome.counts.values())
     assert chunks < sent <= 9 * chunks + 12, "a message for each value a chunk; stacks stay on their device"
     assert max(c.iterations for c in outcome.counts.values()) <= 2 * (chunks + 1) + 1
-    assert max(c.most_in_flight for c in outcome.counts.values()) <= 32 // (min(trips, 32) // stages.SHARE)
+    assert max(c.most_in_flight for c in outcome.counts.values()) <= stages.IN_FLIGHT
 
 
 def test_gradients_of_a_pipeline_agree_with_finite_differences_and_jax() -> None:
@@ -116,17 +131,15 @@ def test_second_derivatives() -> None:
 
 
 @programs_at_orders(0, 1, share=(1, 3))
-def test_corpus(program: Program, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "LEAST", 1)
+def test_corpus(program: Program, order: int) -> None:
     graph, number = program.graph(order), PROGRAMS.index(program)
     place = by_line(2 + number % 2, number)
     found, _ = run(graph, program.leaves, place=place, parallel_iterations=(4, 8, 32)[number % 3])
     assert_same(found, program.expected(order), 1e-9)
 
 
-def test_programs_of_the_corpus_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_of_the_corpus_are_divided() -> None:
     """The test above looks at pipelines too."""
-    monkeypatch.setattr(stages, "LEAST", 1)
     graphs = [program.graph(1) for program in PROGRAMS[:60]]
     found = [is_divided(graph, place=by_line(2, n), parallel_iterations=4) for n, graph in enumerate(graphs)]
     assert sum(found) >= 3
@@ -177,10 +190,10 @@ def test_checkpoints_and_inner_loops_are_in_stages() -> None:
     assert_same(run(graph, [X, W])[0], run_on("reference", graph, [X, W]), 1e-12)
 
 
-# Loops that stay as they are.
+# Loops that are one plan.
 
 
-def test_a_loop_whose_end_is_computed_is_not_divided(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loop_whose_end_is_computed_is_one_plan(caplog: pytest.LogCaptureFixture) -> None:
     def until(x: Any) -> Any:
         def body(carry: Any) -> Any:
             a, b = carry
@@ -195,11 +208,12 @@ def test_a_loop_whose_end_is_computed_is_not_divided(caplog: pytest.LogCaptureFi
     graph = cg.function(until).graph(1.0)
     assert "test_stages.py" in reason(graph, caplog)
     assert "the number of iterations is not known before it runs" in caplog.text
-    assert_same(run(graph, [1.0])[0], run_on("reference", graph, [1.0]), 0.0)
-    assert is_divided(cg.function(cg.grad(until)).graph(1.0)) is False, "forward it stays, and backward it is too"
+    assert_same(run_on("dataflow", graph, [1.0]), run_on("reference", graph, [1.0]), 1e-12)
+    gradient = cg.function(cg.grad(until)).graph(1.0)
+    assert_same(run_on("dataflow", gradient, [1.0]), run_on("reference", gradient, [1.0]), 1e-12)
 
 
-def test_devices_that_wait_for_each_other_are_not_divided(caplog: pytest.LogCaptureFixture) -> None:
+def test_devices_that_wait_for_each_other_are_one_plan(caplog: pytest.LogCaptureFixture) -> None:
     def ring(x: Any) -> Any:
         def body(carry: Any) -> Any:
             i, a, b = carry
@@ -213,10 +227,10 @@ def test_devices_that_wait_for_each_other_are_not_divided(caplog: pytest.LogCapt
 
     graph = cg.function(ring).graph(0.5)
     assert "cpu:0 and cpu:1 need values of each other's last iteration (cos, sin)" in reason(graph, caplog)
-    assert_same(run(graph, [0.5])[0], run_on("reference", graph, [0.5]), 0.0)
+    assert_same(run_on("dataflow", graph, [0.5]), run_on("reference", graph, [0.5]), 1e-12)
 
 
-def test_a_branch_over_devices_keeps_a_loop_whole(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loop_with_a_branch_over_devices_is_one_plan(caplog: pytest.LogCaptureFixture) -> None:
     def either(x: Any) -> Any:
         def there(a: Any) -> Any:
             with cg.device("cpu:1"):
@@ -232,15 +246,27 @@ def test_a_branch_over_devices_keeps_a_loop_whole(caplog: pytest.LogCaptureFixtu
 
     graph = cg.function(either).graph(0.7)
     assert "a cond in it lies on cpu:0 and cpu:1" in reason(graph, caplog)
-    assert_same(run(graph, [0.7])[0], run_on("reference", graph, [0.7]), 0.0)
+    assert_same(run_on("dataflow", graph, [0.7]), run_on("reference", graph, [0.7]), 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("trips", "window", "least"), [(15, 32, False), (16, 32, True), (100, 15, False), (100, 16, True)]
-)
-def test_short_loops_and_small_windows_are_not_divided(trips: int, window: int, least: bool) -> None:
-    graph = cg.function(lambda x, w: layers(trips, x, w)).graph(X, W)
-    assert is_divided(graph, parallel_iterations=window) == least
+def test_a_loop_that_is_no_pipeline_is_one_plan_beside_one_that_is() -> None:
+    def both(x: Any, w: Any) -> Any:
+        def ring(carry: Any) -> Any:
+            a, b = carry
+            with cg.device("cpu:0"):
+                a = cnp.sin(b) * 0.9
+            with cg.device("cpu:1"):
+                b = cnp.cos(a) - 0.5
+            return a, b
+
+        start = layers(20, x, w)
+        return cg.while_loop(lambda c: c[0] > 0.1, ring, (start, start))[1]
+
+    graph = cg.function(cg.value_and_grad(both, argnums=(0, 1))).graph(X, W)
+    found, outcome = run(graph, [X, W])
+    assert_same(found, run_on("reference", graph, [X, W]), 1e-12)
+    assert is_divided(graph)
+    assert max(c.iterations for c in outcome.counts.values()) <= 2 * (-(-20 // LENGTH) + 1) + 1
 
 
 def test_callbacks_are_called_in_their_iterations(caplog: pytest.LogCaptureFixture) -> None:
@@ -260,8 +286,10 @@ def test_callbacks_are_called_in_their_iterations(caplog: pytest.LogCaptureFixtu
 
     graph = cg.function(told).graph(1.0)
     assert "a callback is called in every iteration" in reason(graph, caplog)
-    run(graph, [1.0])
-    assert seen == [round(0.9**k, 9) for k in range(1, 21)]
+    for call in (lambda: run(graph, [1.0]), lambda: run_on("dataflow", graph, [1.0])):
+        call()
+        assert seen == [round(0.9**k, 9) for k in range(1, 21)]
+        seen.clear()
 
 
 @pytest.mark.parametrize(
@@ -273,6 +301,102 @@ def test_settings_that_ask_for_the_executor_have_it(changes: dict[str, Any]) -> 
     graph = cg.function(lambda x, w: layers(100, x, w)).graph(X, W)
     assert is_divided(graph)
     assert not is_divided(graph, **changes)
+
+
+# The length of a chunk.
+
+
+def lengths(graph: Graph, **changes: Any) -> list[int]:
+    """The length of the chunks of each divided loop."""
+    with dataflow.settings(**changes) as now:
+        staged = prepare(graph, now).staged
+    found = [attributes.Loop.find(node) for node in staged.nodes] if staged is not None else []
+    return [loop.chunks_of for loop in found if loop is not None and loop.chunks_of is not None]
+
+
+def of_size(batch: int, units: int, trips: int | None = None) -> Graph:
+    """Two layers and their gradients; without `trips`, their number is an argument."""
+    gradient = cg.value_and_grad(layers if trips is None else lambda _, x, w: layers(trips, x, w), argnums=(1, 2))
+    return cg.function(gradient).graph(np.int64(1), np.zeros((trips or 100, batch, units)), np.zeros((units, units)))
+
+
+@pytest.mark.usefixtures("by_cost")
+def test_the_length_follows_from_the_work_of_an_iteration() -> None:
+    assert not is_divided(of_size(2, 4, 100)), "so little work that messages would cost more"
+    assert not is_divided(of_size(2, 4)), "nor if their number is unknown"
+    forward = [lengths(of_size(64, units, 100))[0] for units in (256, 512, 1024)]
+    assert forward == sorted(forward, reverse=True)
+    assert 1 < forward[-1] < forward[0] < 100
+
+
+@pytest.mark.usefixtures("by_cost")
+@pytest.mark.parametrize("cost", [1e3, 1e5, 1e6])
+@pytest.mark.parametrize("trips", [1, 2, 40, 100])
+def test_the_length_is_the_same_for_a_number_of_iterations_that_is_an_argument(
+    trips: int, cost: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "WORTH", np.inf)
+    monkeypatch.setattr(stages, "CHUNK", cost)
+    graphs = [
+        cg.function(layers).graph(np.int64(1), X, W),
+        cg.function(lambda _, x, w: layers(trips, x, w)).graph(1, X, W),
+    ]
+    sent = [sum(c.sent for c in run(graph, [np.int64(trips), X, W])[1].counts.values()) for graph in graphs]
+    assert sent[0] == sent[1]
+
+
+@pytest.mark.usefixtures("by_cost")
+def test_bytes_in_flight_bound_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "WORTH", np.inf)
+    free = lengths(of_size(64, 256, 100))
+    monkeypatch.setattr(stages, "BYTES_IN_FLIGHT", stages.IN_FLIGHT * 64 * 256 * 8 * 2)
+    assert free[0] > 2
+    assert lengths(of_size(64, 256, 100))[0] == 2, "one array of 64 x 256 goes from the lower layer to the upper one"
+
+
+@pytest.mark.usefixtures("by_cost")
+@pytest.mark.parametrize(("window", "length"), [(1, 1), (15, 2), (16, 4), (17, 4), (31, 4), (32, 8)])
+def test_iterations_in_flight_bound_the_length(window: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "WORTH", np.inf)
+    graph = of_size(3, 4, 100)
+    assert lengths(graph, parallel_iterations=window) == [length, length]
+    counts = run(graph, [np.int64(100), X, W], parallel_iterations=window)[1].counts.values()
+    assert max(c.most_in_flight for c in counts) <= max(1, window // length)
+
+
+@pytest.mark.usefixtures("by_cost")
+def test_chunks_too_short_to_pay_are_not_divided() -> None:
+    graph = of_size(64, 512, 100)
+    assert is_divided(graph)
+    assert not is_divided(graph, parallel_iterations=1)
+
+
+def test_many_loops_are_looked_at_once() -> None:
+    """Work that grows with the number of loops, not with its square."""
+
+    def calls(loops: int) -> int:
+        def many(x: Any) -> Any:
+            for _ in range(loops):
+                x = cg.while_loop(lambda c: c[0] < 9, lambda c: (c[0] + 1, cnp.sin(c[1])), (0, x))[1]
+            return x
+
+        graph, count = cg.function(many).graph(1.0), 0
+
+        def counted(*_: Any) -> None:
+            nonlocal count
+            count += 1
+
+        homes = itertools.cycle(["cpu:0", "cpu:1"])
+        places: dict[Any, str] = {}
+        sys.setprofile(counted)
+        try:
+            stages.stage_loops(graph, lambda node: places.setdefault(node.result, next(homes)))
+        finally:
+            sys.setprofile(None)
+        return count
+
+    few, twice = calls(40), calls(80)
+    assert twice < 2.3 * few
 
 
 # Errors.

@@ -9,6 +9,7 @@ several arguments as rows of a vmap, and by several threads at the same time.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -380,8 +381,8 @@ def _dataflow(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: 
     if draw.random() < 0.5:
         # Settings that leave the engine its choice: loops on several devices are divided into stages.
         changes = {name: changes[name] for name in ("place", "parallel_iterations")}
-    # In chunks of few iterations, as these loops are short.
-    with dataflow.settings(**changes), mock.patch.multiple(stages, SHARE=1, LEAST=1):
+    # Every pipeline is divided, in chunks of as many iterations as may be in flight: these loops are short.
+    with dataflow.settings(**changes), mock.patch.multiple(stages, IN_FLIGHT=1, WORTH=math.inf, CHUNK=1e15):
         return run_on("dataflow", graph, arguments)
 
 
