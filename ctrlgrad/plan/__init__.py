@@ -16,8 +16,7 @@ From a graph to a plan, by `planning`:
     accumulation               `accumulate`: products that are added to something as they are made
     fusion                     `fuse`: kernels over one space become one
     columns, packing           operands laid out once before a loop
-    tiling, loop_tiling        consecutive kernels, and loops over long vectors, tile by tile
-    windows                    temporaries of which only a window is kept
+    tiling                     consecutive kernels, and loops over long vectors, tile by tile
     sharing                    kernels that threads may share
     marks, stack_handles       stacks with unwritten rows, and versions of stacks as run-time objects
     placement                  which arrays share memory, where pushes land, and copies at the ends of blocks

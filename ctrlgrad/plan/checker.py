@@ -186,6 +186,8 @@ class Replay(Steps):
     # Control.
 
     def on_loop(self, step: Loop) -> None:
+        if (tiles := self.plan.tiles.get(step)) is not None:
+            self.check_tiles(tiles, step)
         self.sees([c.init.name for c in step.carries if isinstance(c.init, Register)])
         self.moves(step.entry)
         tokens = [self.wanted(c.init) for c in step.carries]

@@ -469,6 +469,19 @@ class Ahead:
     most: int
 
 
+@record(eq=False)
+class Tiles:
+    """Kernels that run tile by tile: `points` of each for the first tile, then of each for the next one.
+
+    They are consecutive kernels of a block, or all kernels of a loop, whose iterations all run for a tile before the
+    next tile begins. Each kernel of a block lags behind the tile by a sum of sizes, so that it reads what it must.
+    """
+
+    kernels: tuple[Kernel, ...]
+    lags: tuple[Sizes, ...]
+    points: int
+
+
 @record
 class Share:
     """Parts of a kernel that threads share: each has `unit` positions along some axes of its space, which count as one.
@@ -508,5 +521,7 @@ class Plan:
     # Kernels that are called as functions, one for all that differ only in arrays and numbers.
     functions: frozenset[Kernel] = frozenset()
     ahead: dict[Step, Ahead] = field(default_factory=dict)
+    # Kernels and loops that run tile by tile: by the loop, or by the first kernel.
+    tiles: dict[Step, Tiles] = field(default_factory=dict)
     # Kernels that threads share.
     shares: dict[Kernel, Share] = field(default_factory=dict)

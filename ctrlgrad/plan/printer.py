@@ -114,6 +114,8 @@ class _Printer:
         # Arrays that each buffer holds, in the order of the text, and the current one.
         self.holds: dict[int, list[str]] = {buffer.number: [] for buffer in plan.buffers}
         self.now: dict[int, str] = {}
+        # Tiles of kernels and loops, as text.
+        self.tiled = dict(_tiled(plan))
         self.chunked = {c.loop: c for c in loops_in_chunks(plan) if c.pushes} if plan.handles else {}
 
     def lines(self) -> Iterator[str]:
@@ -313,7 +315,7 @@ class _Printer:
         if share is not None:
             along = ",".join(map(str, share.axes))
             parts = f", {share.parts} parts along {along}" + (" with results of their own" if share.has_results else "")
-        yield f"kernel [{','.join(map(str, step.space))}]{function}{parts} {{"
+        yield f"kernel [{','.join(map(str, step.space))}]{function}{parts}{self.tiled.get(step, '')} {{"
         yield from (f"  {line}" for line in shared)
         yield from (f"  {self.write(write, found)}" for write in step.writes)
         yield from (f"  check {found[check.output]}: {check.status}" for check in step.checks)
@@ -345,6 +347,7 @@ class _Printer:
         after += "" if chunks is None or not chunks.can_repeat else ", and be run again"
         at_most = "" if step.maximum is None else f", {step.maximum} at most"
         inline = ", elementary functions inline" if step in self.plan.inlined else ""
+        inline += self.tiled.get(step, "")
         yield f"loop {step.number}, iteration {step.counter}{at_most}{inline} {{{after}"
         for c in step.carries:
             yield f"  carry {self.defined(c.inside)} = {c.init}, then {c.next}; at last {c.result}"
@@ -378,3 +381,15 @@ class _Printer:
         for result in step.results:
             if isinstance(result, Array):
                 self.put(result)
+
+
+def _tiled(plan: Plan) -> Iterator[tuple[Step, str]]:
+    """The text of the tiles of each kernel or loop that runs tile by tile."""
+    for step, tiles in plan.tiles.items():
+        text = f", tiles of {tiles.points}"
+        if isinstance(step, model.Loop):
+            yield step, text
+            continue
+        for kernel, lag in zip(tiles.kernels, tiles.lags, strict=True):
+            behind = f", {' + '.join(map(str, lag))} behind" if lag else ""
+            yield kernel, f"{text}{' after the kernel above' if kernel is not step else ''}{behind}"

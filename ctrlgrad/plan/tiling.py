@@ -9,6 +9,10 @@ later one element i + d, and let one of both write. The later one's point i meet
 must stay d - c points further behind, or more. Offsets are sums of sizes, which are not negative: so is a lag, and one
 that is at least as large in each of its terms is at least as large (such schedules: W. Kelly and W. Pugh, "A unifying
 framework for iteration reordering transformations", 1995).
+
+A loop whose kernels each go through all of their arrays likewise reads and writes them once in each iteration. Where
+each point of what the loop writes depends on nothing but the same point of it, and on what the loop leaves as it is,
+the loop over tiles may be the outer one (M. E. Wolf and M. S. Lam, "A data locality optimizing algorithm", 1991).
 """
 
 from __future__ import annotations
@@ -16,7 +20,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ctrlgrad.plan.model import Array, Block, Compute, Kernel, Plan, Step, View
+from ctrlgrad.plan.effects import defines
+from ctrlgrad.plan.model import (
+    Array,
+    Block,
+    Compute,
+    Guard,
+    Kernel,
+    Load,
+    Loop,
+    Plan,
+    Register,
+    Stack,
+    Step,
+    Tiles,
+    View,
+)
 from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.sizes import ONE, ZERO, Size
 from ctrlgrad.records import record
@@ -24,15 +43,6 @@ from ctrlgrad.records import record
 # The bytes of all that a tile touches, which are to stay in the nearest memory; the points of a tile, a multiple of
 # this many at least; the kernels that are worth it, and the most of one group.
 TILE_BYTES, POINTS, FEWEST, MOST = 24 << 10, 128, 3, 64
-
-
-@record(eq=False)
-class Tiles:
-    """Kernels that run tile by tile, `points` of each, and how many points each stays behind: sums of sizes."""
-
-    kernels: tuple[Kernel, ...]
-    lags: tuple[tuple[Size, ...], ...]
-    points: int
 
 
 @record
@@ -81,22 +91,54 @@ def tiles_of(steps: Sequence[Step], start: int, plan: Plan) -> tuple[Tiles, int]
     return Tiles(tuple(kernels), sizes, points), end
 
 
-def grouped(block: Block, plan: Plan) -> Iterator[tuple[Tiles | None, Sequence[Step]]]:
-    """The steps of a block one by one, but those that go through long vectors tile by tile."""
-    number = asked = 0
+def groups_of(block: Block, plan: Plan) -> Iterator[Tiles]:
+    """Groups of kernels of a block that run tile by tile."""
+    number = 0
     while number < len(block.steps):
-        found = None
-        if number >= asked:
-            found = tiles_of(block.steps, number, plan)
-            # Behind computations of numbers the answer is the same.
-            asked = number
-            while asked < len(block.steps) and isinstance(block.steps[asked], Compute):
-                asked += 1
-            asked += 1
-        tiles, end = found or (None, number + 1)
-        yield tiles, block.steps[number:end]
-        number = end
-        asked = asked if found is None else end
+        found = tiles_of(block.steps, number, plan) if isinstance(block.steps[number], Kernel) else None
+        if found is not None:
+            yield found[0]
+        number = number + 1 if found is None else found[1]
+
+
+def loop_tiles(loop: Loop, plan: Plan) -> Tiles | None:
+    """Tiles of a loop that can run tile by tile; else None.
+
+    Numbers that the loop computes are computed again for each tile, with the number of iterations, and are the same for
+    all tiles.
+    """
+    steps = [*loop.condition.steps, *loop.body.steps]
+    if any(block.moves or block.stack_moves for block in (loop.condition, loop.body)):
+        return None
+    if not all(isinstance(step, Kernel | Compute | Load | Guard) and step not in plan.releases for step in steps):
+        return None
+    if any(isinstance(carry.inside, Stack) for carry in loop.carries):
+        return None
+    kernels = tuple(step for step in steps if isinstance(step, Kernel))
+    carried = [carry.inside for carry in loop.carries if isinstance(carry.inside, Array)]
+    if not kernels or not all(is_along_a_line(kernel, plan, carried) for kernel in kernels):
+        return None
+    length = length_of(kernels[0])
+    if length == ONE or any(length_of(kernel) != length for kernel in kernels):
+        return None
+    accesses = [access for kernel in kernels for access in accesses_of(kernel, plan.places)]
+    # Of what is written, each point touches one element, which is the same in all iterations.
+    own = {register.name for step in steps for register in defines(step) if isinstance(register, Register)}
+    own |= {carry.inside.name for carry in loop.carries if isinstance(carry.inside, Register)} | {loop.counter.name}
+    offsets: dict[Place, set[object]] = {access.place: set() for access in accesses if access.is_write}
+    for access in accesses:
+        if access.place in offsets:
+            if access.offset is None or any(own.intersection(names) for names, _ in access.offset):
+                return None
+            offsets[access.place].add((access.offset, access.item_bytes))
+    if any(place.kind != "buffer" or len(found) > 1 for place, found in offsets.items()):
+        return None
+    if any(plan.places[step.view.array] in offsets for step in steps if isinstance(step, Load)):
+        return None
+    points = points_of([accesses])
+    if not is_long(length, points) or not own.isdisjoint(length.names):
+        return None
+    return Tiles(kernels, ((),) * len(kernels), points)
 
 
 def _has_long_kernels(steps: Sequence[Step], start: int) -> bool:

@@ -68,6 +68,7 @@ TABLE = {
         "_UNLOOKED_BYTES": "bytes on disk: tests/native/test_objects.py",
     },
     "ctrlgrad/engines/native/outlining.py": {
+        "PIECE": "weight of a function of a long plan: tests/native/test_long_plans.py",
         "WHOLE": "weight of a plan that is one function: tests/native/test_long_plans.py",
     },
     "ctrlgrad/engines/native/plan_text.py": {
@@ -148,10 +149,6 @@ TABLE = {
     },
     "ctrlgrad/engines/native/sum_blocks.py": {
         "4": "bytes of a dtype",
-    },
-    "ctrlgrad/engines/native/tiled_nests.py": {
-        "ALIGNMENT": "nests",
-        "MOST_MOVED": "nests",
     },
     "ctrlgrad/engines/native/outside_text.py": {
         "1e-06": "times between turns, and iterations that follow from them",

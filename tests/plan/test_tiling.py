@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,19 @@ from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.execution import run_on
 from ctrlgrad.plan import tiling
+from ctrlgrad.plan.checker import check
+from ctrlgrad.plan.checking.memory import PlanError
+from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.expression import ExpressionBuilder
-from ctrlgrad.plan.model import Array, Block, Kernel, Operand, Plan, Step, View, Write
+from ctrlgrad.plan.model import Array, Block, Kernel, Loop, Operand, Plan, Step, Tiles, View, Write
 from ctrlgrad.plan.places import Buffer, Place
+from ctrlgrad.plan.printer import format_plan
 from ctrlgrad.plan.sizes import ONE, ZERO, Size
-from ctrlgrad.plan.tiling import Tiles, tiles_of
+from ctrlgrad.plan.tiling import tiles_of
 
 DOUBLE = np.dtype(np.float64)
 N, R = Size(1, ("n",)), Size(1, ("r",))
+SPECS = (cg.TensorSpec((None,), "float64"), cg.TensorSpec((), "int64"))
 
 
 @pytest.fixture
@@ -172,3 +178,118 @@ def test_short_vectors_of_a_known_size_have_no_tiles() -> None:
     graph = optimised_graph(_program(False).graph(x, np.int64(5)))
     plan = engine.plan_of(graph, engine.shapes_of(graph, [x, np.int64(5)]))
     assert "@llvm.smin.i64" not in PlanWriter(plan, 32).function("plan")
+
+
+def shifted(x: Any, by: int) -> Any:
+    """The array shifted by some places, with zeros at the free end."""
+    n = x.shape[0]
+    if by >= 0:
+        return cnp.concat([cnp.zeros(by), x])[:n]
+    return cnp.concat([x, cnp.zeros(-by)])[-by:]
+
+
+def chain(x: Any, n: Any) -> Any:
+    """Steps of a Runge-Kutta kind: each reads neighbours in the array that the step before has written."""
+
+    def slope(y: Any) -> Any:
+        return cnp.concat([x[:1], x[1:] * y[:-1]])
+
+    def step(_: Any, y: Any) -> Any:
+        a = slope(y)
+        b = slope(y + 0.5 * a)
+        c = slope(y + 0.5 * b)
+        return y + 0.25 * (a + b + c)
+
+    return cg.fori_loop(0, n, step, cnp.zeros_like(x))
+
+
+def both_sides(x: Any, n: Any) -> Any:
+    def step(_: Any, y: Any) -> Any:
+        left = cnp.concat([y[1:] * 0.5, x[-1:]])
+        right = cnp.concat([x[:3], left[:-3] * 0.5])
+        far = cnp.concat([right[5:] + y[5:], x[:5]])
+        return y * 0.25 + far * left
+
+    return cg.fori_loop(0, n, step, x)
+
+
+def random_program(seed: int) -> Callable[[Any, Any], Any]:
+    """Sums of earlier arrays, each shifted by a few elements; some are used again after the loop."""
+    rng = np.random.default_rng(seed)
+    terms = [[(int(rng.integers(k + 1)), int(rng.integers(-9, 10))) for _ in range(2)] for k in range(5)]
+    kept = int(rng.integers(1, 6))
+
+    def program(x: Any, n: Any) -> Any:
+        def step(_: Any, carry: Any) -> Any:
+            y, _ = carry
+            arrays = [y]
+            for pair in terms:
+                arrays.append(sum(0.5 * shifted(arrays[k], by) for k, by in pair) + x)
+            return arrays[-1], arrays[kept]
+
+        return cg.fori_loop(0, n, step, (x, x))
+
+    return program
+
+
+def needed_besides(x: Any, n: Any) -> Any:
+    """A temporary that is also summed, and an array from before the loop that only the loop's kernels read."""
+    z = cnp.sin(x)
+
+    def step(_: Any, carry: Any) -> Any:
+        y, total = carry
+        a = cnp.concat([z[:1], x[1:] * y[:-1]])
+        b = cnp.concat([x[:1], z[1:] * a[:-1]])
+        return y * 0.5 + cnp.concat([x[:1], z[1:] * b[:-1]]), total + cnp.sum(a)
+
+    return cg.fori_loop(0, n, step, (x, 0.0))
+
+
+@pytest.mark.parametrize("signature", [True, False])
+@pytest.mark.parametrize("function", [chain, both_sides, needed_besides, *map(random_program, range(12))])
+def test_results_of_shifted_arrays_are_the_reference_engines(function: Any, signature: bool, small_tiles: None) -> None:
+    given: dict[str, Any] = {"signature": SPECS} if signature else {}
+    for size in (11, 16, 31, 33, 64, 257) if signature else (33, 100):
+        args = [np.random.default_rng(size).normal(size=size), np.int64(3)]
+        graph = optimised_graph(cg.function(function, **given).graph(*args))
+        found, expected = (run_on(name, graph, args) for name in ("native", "reference"))
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
+
+
+def _tiled_plan() -> Plan:
+    given = [np.ones(1000), np.int64(3)]
+    graph = optimised_graph(cg.function(chain, signature=SPECS).graph(*given))
+    return engine.plan_of(graph, engine.shapes_of(graph, given))
+
+
+def test_the_checker_accepts_the_tiles_and_the_text_shows_them(small_tiles: None) -> None:
+    plan = _tiled_plan()
+    assert plan.tiles
+    check(plan)
+    assert "tiles of 4 after the kernel above, 1 behind {" in format_plan(plan)
+
+
+def test_the_checker_refuses_lags_that_are_too_small(small_tiles: None) -> None:
+    plan = _tiled_plan()
+    ((first, tiles),) = ((step, found) for step, found in plan.tiles.items() if any(found.lags))
+    behind = [k for k, lag in enumerate(tiles.lags) if lag]
+    refused = 0
+    for k in behind:
+        lags = tuple(() if number == k else lag for number, lag in enumerate(tiles.lags))
+        try:
+            check(replace(plan, tiles={first: replace(tiles, lags=lags)}))
+        except PlanError as error:
+            refused += "too early" in str(error)
+    # The lag of a kernel that only has to stay aligned may be smaller.
+    assert refused >= 1
+    with pytest.raises(PlanError, match="too early"):
+        check(replace(plan, tiles={first: replace(tiles, lags=((),) * len(tiles.lags))}))
+
+
+def test_the_checker_refuses_tiles_of_a_loop_whose_points_meet(small_tiles: None) -> None:
+    plan = _tiled_plan()
+    (loop,) = (step for step in walk(plan.body) if isinstance(step, Loop))
+    kernels = tuple(step for step in loop.body.steps if isinstance(step, Kernel))
+    with pytest.raises(PlanError, match=r"too early|reduces"):
+        check(replace(plan, tiles={loop: Tiles(kernels, ((),) * len(kernels), 4)}))

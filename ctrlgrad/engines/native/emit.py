@@ -23,11 +23,9 @@ from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_
 from ctrlgrad.plan import model
 from ctrlgrad.plan.effects import blocks_of
 from ctrlgrad.plan.expression import Instruction
-from ctrlgrad.plan.loop_tiling import loop_tiles
-from ctrlgrad.plan.model import Array, Block, Check, Compute, Kernel, Loop, Move, Register, Step, Value
+from ctrlgrad.plan.model import Array, Block, Check, Compute, Kernel, Loop, Move, Register, Step, Tiles, Value
 from ctrlgrad.plan.sizes import Size
-from ctrlgrad.plan.tiling import Tiles, grouped
-from ctrlgrad.plan.windows import windows_of
+from ctrlgrad.plan.tiling import length_of
 
 # Kernels that the plan makes functions (`Plan.functions`), as LLVM text.
 
@@ -94,8 +92,13 @@ class PlanWriter(TurnsText):
         self.known = outside
 
     def grouped(self, block: Block) -> Iterator[tuple[Tiles | None, Sequence[Step]]]:
-        """The steps of a block one by one, but those that go through long vectors tile by tile."""
-        return grouped(block, self.plan) if self.stretch is None else ((None, (step,)) for step in block.steps)
+        """The steps of a block one by one, but those that run tile by tile as a group."""
+        steps = iter(block.steps)
+        for step in steps:
+            group, tiles = [step], self.plan.tiles.get(step) if isinstance(step, Kernel) else None
+            while tiles is not None and group[-1] is not tiles.kernels[-1]:
+                group.append(next(steps))
+            yield tiles, group
 
     def steps(self, groups: Iterable[tuple[Tiles | None, Sequence[Step]]]) -> None:
         for tiles, steps in groups:
@@ -139,8 +142,7 @@ class PlanWriter(TurnsText):
         for kernel in tiles.kernels:
             for write in kernel.writes:
                 self.define(write.view.array)
-        windows = windows_of(tiles, self.plan, self.needed)
-        write_tiles(self.w, tiles, self.size, self.nest, windows, self.plan.places, self.address)
+        write_tiles(self.w, tiles, self.size, self.nest)
         for step in steps:
             self.release(step)
 
@@ -279,9 +281,7 @@ class PlanWriter(TurnsText):
         self.moves(step.entry)
         carried = [c.inside for c in step.carries if isinstance(c.inside, Register)]
         results = [c.result for c in step.carries if isinstance(c.result, Register)]
-        # A loop with a kernel that threads share is not tiled, nor one whose body is several functions.
-        is_shared = any(inner in self.plan.shares for inner in step.body.steps)
-        tiles = None if is_shared or self.is_outer else loop_tiles(step, self.plan)
+        tiles = self.plan.tiles.get(step)
         if self.is_outer:
             self.in_words((*carried, *results))
             carried, results = [], []
@@ -289,7 +289,7 @@ class PlanWriter(TurnsText):
         if tiles is None:
             self.iterations(step, variables)
         else:
-            with loop_over_tiles(self.w, self.size(tiles.length), tiles.points) as self.stretch:
+            with loop_over_tiles(self.w, self.size(length_of(tiles.kernels[0])), tiles.points) as self.stretch:
                 self.iterations(step, variables)
             self.stretch = None
             for register, variable in variables.items():

@@ -37,6 +37,11 @@ def is_cut(plan: Plan) -> bool:
     return sum(map(weight_of, plan.body.steps)) > WHOLE
 
 
+def in_pieces(step: Step, plan: Plan) -> bool:
+    """Return true for a step with blocks that becomes several functions, not a part of one."""
+    return is_cut(plan) and weight_of(step) > PIECE
+
+
 def exchanged(plan: Plan) -> int:
     """The most numbers that the functions of a plan may leave in the frame: all that its steps define."""
     return len({v.name for step in walk(plan.body) for v in (*defines(step), *binds(step)) if isinstance(v, Register)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -14,12 +13,10 @@ from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.outlining import Piece, is_cut
 from ctrlgrad.engines.native.text import Writer, is_number, memory_type_of, type_of
-from ctrlgrad.forks import once
 from ctrlgrad.ir import attributes
 from ctrlgrad.plan.model import Array, Loop, Plan, Push, Register, Release, Step, Value, View
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import Size
-from ctrlgrad.plan.windows import times_read
 
 Item = TypeVar("Item")
 
@@ -80,11 +77,6 @@ class PlanText:
         # Words that variables stand for.
         self.near: dict[int, str] = {}
         self.pushes: dict[int, Push] = {}
-
-    @once
-    def needed(self) -> Counter[Array]:
-        """Number of places of the plan that need each array."""
-        return times_read(self.plan)
 
     def word(self, index: int) -> str:
         """The address of a word, or of the variable that stands for it."""

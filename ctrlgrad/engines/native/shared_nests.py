@@ -17,14 +17,15 @@ import numpy as np
 from ctrlgrad.engines import threads
 from ctrlgrad.engines.native.axes import Axis, axes_of
 from ctrlgrad.engines.native.nests import KernelWriter
+from ctrlgrad.engines.native.outlining import in_pieces
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
-from ctrlgrad.plan.effects import blocks_of
-from ctrlgrad.plan.model import Array, Block, Check, Kernel, Plan, Register, Share, Write
+from ctrlgrad.plan.effects import blocks_of, walk
+from ctrlgrad.plan.model import Array, Block, Check, Kernel, Loop, Plan, Register, Share, Step, Tiles, Write
 from ctrlgrad.plan.reductions import EXTREMES
 from ctrlgrad.plan.sharing import shared_axes
 from ctrlgrad.plan.sizes import ZERO, Size, product
-from ctrlgrad.plan.tiling import grouped
+from ctrlgrad.plan.tiling import groups_of, loop_tiles
 
 # Units of work (see `engines.threads`) of a call of an elementary function, and of a byte that is read or written.
 CALL, BYTE = 20, 1
@@ -36,16 +37,27 @@ MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
 
 
 def shared(plan: Plan) -> Plan:
-    """The plan with `shares`: its kernels that threads share. Those that run tile by tile stay whole."""
+    """The plan with `tiles` and `shares`: kernels that run tile by tile, and kernels that threads share.
+
+    Kernels of a block that run tile by tile stay whole. A loop with a kernel that threads share is not tiled, nor one
+    that becomes several functions.
+    """
     shares: dict[Kernel, Share] = {}
+    tiles: dict[Step, Tiles] = {}
     for block in _blocks(plan.body):
-        most = {s: threads.parts_of(work_of(s)) for s in block.steps if isinstance(s, Kernel)}
-        if all(parts == 1 for parts in most.values()):
+        groups = list(groups_of(block, plan))
+        tiles |= {group.kernels[0]: group for group in groups}
+        tiled = {kernel for group in groups for kernel in group.kernels}
+        for step in block.steps:
+            if isinstance(step, Kernel) and step not in tiled and (parts := threads.parts_of(work_of(step))) > 1:
+                share = share_of(step, parts)
+                shares |= {} if share is None else {step: share}
+    for step in walk(plan.body):
+        if not isinstance(step, Loop) or in_pieces(step, plan) or any(inner in shares for inner in step.body.steps):
             continue
-        tiled = {kernel for tiles, _ in grouped(block, plan) if tiles is not None for kernel in tiles.kernels}
-        found = {kernel: share_of(kernel, parts) for kernel, parts in most.items() if kernel not in tiled}
-        shares |= {kernel: share for kernel, share in found.items() if share is not None}
-    return replace(plan, shares=shares)
+        if (found := loop_tiles(step, plan)) is not None:
+            tiles = {first: group for first, group in tiles.items() if first not in found.kernels} | {step: found}
+    return replace(plan, shares=shares, tiles=tiles)
 
 
 def _blocks(block: Block) -> Iterator[Block]:
