@@ -267,7 +267,7 @@ def test_the_checker_accepts_the_tiles_and_the_text_shows_them(small_tiles: None
     plan = _tiled_plan()
     assert plan.tiles
     check(plan)
-    assert "tiles of 4 after the kernel above, 1 behind {" in format_plan(plan)
+    assert "tiles of 4 after the kernel above, r12 behind {" in format_plan(plan)
 
 
 def test_the_checker_refuses_lags_that_are_too_small(small_tiles: None) -> None:
