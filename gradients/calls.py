@@ -159,15 +159,21 @@ def rows_call(
 
 def expanded(graph: Graph, kept: Callable[[Call], bool] = lambda call: False) -> Graph:
     """The graph with derivatives that are taken later in place, so that they can be differentiated, or run."""
-    if not any(is_call(node, "derivative") for node in walk(graph)):
-        return graph
     known: dict[object, object] = {}
 
-    def visit(node: Node, builder: Builder) -> Sequence[Value] | None:
-        call = Call.of(node) if is_call(node, "derivative") else None
-        return None if call is None or kept(call) else call.rule.emitted(builder, call, known)
+    def is_expanded(node: Node) -> bool:
+        return is_call(node, "derivative") and not kept(Call.of(node))
 
-    return rewrite(graph, visit)
+    def visit(node: Node, builder: Builder) -> Sequence[Value] | None:
+        if not is_expanded(node):
+            return None
+        call = Call.of(node)
+        return call.rule.emitted(builder, call, known)
+
+    # A function whose rule takes a derivative has one inside its own.
+    while any(map(is_expanded, walk(graph))):
+        graph = rewrite(graph, visit)
+    return graph
 
 
 def reverse_call(adjoint: Adjoint, node: Node) -> None:
