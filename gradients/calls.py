@@ -20,7 +20,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from ctrlgrad.errors import DifferentiationError
-from ctrlgrad.gradients.adjoint import Adjoint, Pullback
+from ctrlgrad.gradients.adjoint import Adjoint, Pullback, one
 from ctrlgrad.gradients.row_rules import PulledRows
 from ctrlgrad.ir import (
     Builder,
@@ -41,7 +41,7 @@ from ctrlgrad.ir.attributes import Barrier, NamedAxis, Saveable, Saving
 from ctrlgrad.ir.builder import copy_node
 from ctrlgrad.ir.control import emit_call
 from ctrlgrad.ir.rules import Answer, Positions
-from ctrlgrad.ops.term import Term, emit, zeros
+from ctrlgrad.ops.term import Term, broadcast_to, emit, zeros
 from ctrlgrad.records import record
 
 # Checkpoints with a policy: the values to save, and the nodes to recompute.
@@ -159,15 +159,21 @@ def rows_call(
 
 def expanded(graph: Graph, kept: Callable[[Call], bool] = lambda call: False) -> Graph:
     """The graph with derivatives that are taken later in place, so that they can be differentiated, or run."""
-    if not any(is_call(node, "derivative") for node in walk(graph)):
-        return graph
     known: dict[object, object] = {}
 
-    def visit(node: Node, builder: Builder) -> Sequence[Value] | None:
-        call = Call.of(node) if is_call(node, "derivative") else None
-        return None if call is None or kept(call) else call.rule.emitted(builder, call, known)
+    def is_expanded(node: Node) -> bool:
+        return is_call(node, "derivative") and not kept(Call.of(node))
 
-    return rewrite(graph, visit)
+    def visit(node: Node, builder: Builder) -> Sequence[Value] | None:
+        if not is_expanded(node):
+            return None
+        call = Call.of(node)
+        return call.rule.emitted(builder, call, known)
+
+    # A function whose rule takes a derivative has one inside its own.
+    while any(map(is_expanded, walk(graph))):
+        graph = rewrite(graph, visit)
+    return graph
 
 
 def reverse_call(adjoint: Adjoint, node: Node) -> None:
@@ -352,13 +358,19 @@ def _custom_jvp(adjoint: Adjoint, node: Node, call: Call, seeded: list[int]) -> 
     halves = adjoint.recursion.reverse(push.graph, range(count, len(push.graph.inputs)), places, linear=True)
     if not halves.is_of_linear_map:
         raise _not_linear(call)
-    # Linear in the tangents: any tangents do, so the primals' own zeros.
-    tangents = [adjoint.zeros_like(call.arguments[i]).value for i in push.given]
+    # Linear in the tangents: any tangents do that are no strong zeros, which could stop a factor that is not finite.
+    tangents = [_tangent(adjoint, call.arguments[i]).value for i in push.given]
     results = builder.inline(halves.forward, [*(adjoint.scope.resolve(v) for v in call.operands), *tangents])
     seeds = [taken[i] for i in push.found if i in taken]
     cotangents = builder.inline(halves.backward, [*results[len(results) - halves.residuals :], *seeds])
     for i, cotangent in zip(push.given, cotangents, strict=True):
         adjoint.add(call.arguments[i], Term(builder, cotangent))
+
+
+def _tangent(adjoint: Adjoint, value: Value) -> Term:
+    if isinstance(value.type, StackType):
+        return adjoint.zeros_like(value)
+    return broadcast_to(one(adjoint.scope, value.tensor.dtype), adjoint.primal(value).dims)
 
 
 def _returned(call: Call, push: Answer) -> list[Node]:

@@ -79,6 +79,9 @@ def nodes_with_effects(graph: Graph) -> set[Node]:
 # For a loop this is a least fixpoint over its carry; if the predicate depends on the inputs, all results do. The
 # answer of a node is cached for each set of its operands, as in `gradients.activity`, so nested loops cost time
 # linear in the number of nodes.
+#
+# Elements count as finite: `isfinite` is true, and `dead and not isfinite(x)`, the condition of a strong zero
+# (`gradients.strong_zeros`), is false whatever `dead` depends on.
 
 
 _Positions = frozenset[int]
@@ -99,7 +102,17 @@ class _Dependence:
     def values(self, graph: Graph, start: Iterable[Value]) -> set[Value]:
         """The values of a graph that depend on some of its inputs."""
         found = set(start)
+        true: set[Value] = set()
+        false: set[Value] = set()
         for node in graph.nodes:
+            if node.op.name == "isfinite":
+                true.add(node.result)
+                continue
+            if node.op.name == "logical_not" and node.operands[0] in true:
+                false.add(node.result)
+            if node.op.name == "logical_and" and not false.isdisjoint(node.operands):
+                false.add(node.result)
+                continue
             operands = frozenset(
                 i for i, v in enumerate(node.operands) if v in found and node.op.use(i) is not Use.MEASURE
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -40,7 +41,7 @@ from ctrlgrad.function import Function, hand_out
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.forward import Pushforward, push_forward
 from ctrlgrad.gradients.later import Derivative, Part, is_batched_first, reversed_once
-from ctrlgrad.gradients.manner import Manner, current_manner
+from ctrlgrad.gradients.manner import Manner, current_manner, differentiating
 from ctrlgrad.ir import Builder, TensorType, is_call
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.signature import StaticArguments
@@ -202,8 +203,10 @@ def pulled(
     *,
     linear: bool = False,
     fixed: int = 0,
+    strong_zeros: bool = True,
 ) -> Any:
-    """Work of `vjp`. With `linear` the function has to be linear, and the primals do not matter.
+    """Work of `vjp`. With `linear` the function has to be linear, and the primals do not matter; see `Manner` for
+    `strong_zeros`.
 
     The first `fixed` primals are not differentiated: their cotangents are of dtype `float0`.
     """
@@ -224,7 +227,11 @@ def pulled(
     result_treedef = tree.flatten(result)[1]
     count = result_treedef.num_leaves
     seeded = tuple(i for i, v in enumerate(traced.graph.outputs[:count]) if v.type.is_differentiable)
-    halves = _halves(traced, floats, seeded)
+    manner = current_manner()
+    if not strong_zeros:
+        manner = replace(manner, strong_zeros=False)
+    with differentiating(manner):
+        halves = _halves(traced, floats, seeded)
     if linear and not halves.is_of_linear_map:
         raise not_linear(operation, source)
     residuals: list[Any]
@@ -237,7 +244,8 @@ def pulled(
         residuals = results[split:]
         outputs = hand_out(traced.graph, results[:split], residuals)
     else:
-        outputs, back = _recorded(halves, traced, floats, leaves)
+        with differentiating(manner):
+            outputs, back = _recorded(halves, traced, floats, leaves)
         residuals = back.residuals
     # The sizes of outputs that only a run tells: cotangents must have them.
     unknown = {i: unknown_axes(traced.graph.outputs[i].type) for i in seeded}
@@ -509,7 +517,8 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     >>> float(y), float(push(1.0)), float(push(2.0))
     (9.0, 6.0, 12.0)
     """
-    outputs, pullback, *aux = pulled("linearize", fn, primals, has_aux)
+    # The transpose has strong zeros of its own: of tangents, not of cotangents.
+    outputs, pullback, *aux = pulled("linearize", fn, primals, has_aux, strong_zeros=False)
     inputs, inputs_treedef = tree.flatten(primals)
     results, results_treedef = tree.flatten(outputs)
     moving, moved = float_positions(inputs), float_positions(results)
@@ -576,7 +585,8 @@ def linear_transpose(fn: Callable[..., Any], *primals: Any) -> Callable[[Any], t
                 got=str(dtype),
                 hint="close over it, or pass x.astype(float)",
             )
-        points.append(FUNCTIONS["zeros"](shape, dtype))
+        # A zero could stop a factor that is not finite.
+        points.append(FUNCTIONS["ones"](shape, dtype))
     return pulled("linear_transpose", fn, tree.unflatten(treedef, points), linear=True)[1]  # type: ignore[no-any-return]
 
 

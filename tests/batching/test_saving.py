@@ -39,3 +39,22 @@ def test_a_rule_that_pulls_back_through_a_loop_hands_its_stacks_on_by_rows(steps
     found = cg.vmap(cg.grad(lambda x: np.sum(ruled(x))))(xs)
     cg.check_grads(lambda x: np.sum(looped(x)), (xs[1],), order=1)
     np.testing.assert_allclose(found, [cg.grad(lambda x: np.sum(looped(x)))(x) for x in xs], rtol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("outer", ["second", "jacobian"])
+def test_the_second_derivative_of_rows_of_a_rule_that_pulls_back_through_a_loop(outer: str, steps: int) -> None:
+    def looped(x: Any) -> Any:
+        return cg.fori_loop(0, steps, lambda _, y: np.sin(y) * x, x)
+
+    ruled = cg.custom_vjp(looped)
+    ruled.defvjp(lambda x: (looped(x), x), lambda x, ct: cg.vjp(looped, x)[1](ct))
+
+    def second(f: Any) -> Any:
+        slope = cg.grad(lambda x: np.sum(np.sin(f(x)) * x))
+        return cg.jacrev(slope) if outer == "jacobian" else cg.grad(lambda x: np.sum(np.sin(slope(x))))
+
+    xs = np.linspace(-1.0, 1.5, 6).reshape(2, 3)
+    found = cg.vmap(second(ruled))(xs)
+    np.testing.assert_allclose(found, [second(looped)(x) for x in xs], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(cg.vmap(second(looped))(xs), found, rtol=1e-12, atol=1e-14)

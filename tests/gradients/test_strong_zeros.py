@@ -306,3 +306,44 @@ def test_singular_values_of_what_may_be_infinite() -> None:
         return cg.cond(x.sum() > 0, lambda: np.linalg.svd(1.0 / x, compute_uv=False).max(), lambda: x.sum())
 
     assert cg.check_grads(loss, (x,), against=("finite_differences",)).ok
+
+
+# Functions whose derivative, which solves a linear system, has a strong zero for a matrix of zeros.
+SYSTEMS: dict[str, Callable[[Any, Any], Any]] = {
+    "solve": lambda xp, x: xp.linalg.solve(x, xp.sin(x)),
+    "inverse": lambda xp, x: xp.linalg.inv(x),
+    "log of the determinant": lambda xp, x: xp.linalg.slogdet(x)[1],
+    "cholesky": lambda xp, x: xp.linalg.cholesky(x @ x.T),
+    "qr": lambda xp, x: xp.linalg.qr(x)[1],
+    "pseudo-inverse": lambda xp, x: xp.linalg.pinv(x),
+}
+MATRIX, DIRECTION = np.array([[2.0, 0.3], [0.4, 1.5]]), np.array([[0.3, -0.7], [0.0, 1.1]])
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_strong_zero_of_a_matrix_is_linear(name: str) -> None:
+    """The cotangent decides where it applies, and elements that are finite are the same for all cotangents."""
+    f = lambda x: SYSTEMS[name](cnp, x)
+    expected = jax.jvp(lambda x: SYSTEMS[name](jnp, x), (MATRIX,), (DIRECTION,))[1]
+    np.testing.assert_allclose(cg.linearize(f, MATRIX)[1](DIRECTION), expected, rtol=1e-9, atol=1e-12)
+    traced = cg.function(lambda x, t: cg.linearize(f, x)[1](t))(MATRIX, DIRECTION)
+    np.testing.assert_allclose(traced, expected, rtol=1e-9, atol=1e-12)
+    pull = lambda ct: cg.vjp(f, MATRIX)[1](ct)[0]
+    transposed = cg.linear_transpose(pull, f(MATRIX))(DIRECTION)[0]
+    np.testing.assert_allclose(transposed, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_forward_rule_may_be_a_pullback_with_a_strong_zero() -> None:
+    inverse = cg.custom_jvp(np.linalg.inv)
+    # The derivative of the inverse is its own transpose, of the transposed tangent.
+    inverse.defjvp(lambda x, t: (np.linalg.inv(x[0]), cg.vjp(np.linalg.inv, x[0].T)[1](t[0])[0]))
+    loss = lambda f: lambda x: cnp.sum(cnp.sin(f(x)))
+    expected = jax.grad(lambda x: jnp.sum(jnp.sin(jnp.linalg.inv(x))))(MATRIX)
+    np.testing.assert_allclose(cg.grad(loss(inverse))(MATRIX), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("zero", [0.0, 1.0])
+def test_a_linearized_selection_stops_tangents_that_are_zero(zero: float) -> None:
+    f = lambda x: cnp.where(x > 0.5, cnp.sqrt(x - 1.0), cnp.sqrt(x) * 0.0)
+    x, t = np.array([0.0, 1.0]), np.array([zero, 0.0])
+    np.testing.assert_array_equal(cg.linearize(f, x)[1](t), cg.jvp(f, (x,), (t,))[1])

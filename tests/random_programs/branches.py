@@ -68,7 +68,7 @@ def _target(w: Writer) -> tuple[Kind, frozenset[str]]:
     assert found is not None
     kind = found.kind
     if isinstance(kind, Float) and not kind.is_static and w.chance(2) and not w.fixed:
-        return kind, frozenset(d.name for d in kind.dims if isinstance(d, Unknown))
+        return kind, frozenset(d.name for d in kind.dims if isinstance(d, Unknown) and not d.told)
     return kind, frozenset()
 
 

@@ -14,12 +14,14 @@ class Unknown:
     """A dimension whose size is known at run time only. Two dimensions of one name have one size.
 
     `filled`: the size is at least one. `grown`: the size comes from a slice, a concatenation or a loop; two grown
-    dimensions are never joined, so that sizes add up and do not multiply.
+    dimensions are never joined, so that sizes add up and do not multiply. `told`: the shape alone does not tell the
+    size, which is a number; results of branches may then not be of other sizes.
     """
 
     name: str
     filled: bool = False
     grown: bool = False
+    told: bool = False
 
 
 Dim = int | Unknown
@@ -108,11 +110,13 @@ class Variable:
 def fits(target: Kind, given: Kind, free: frozenset[str] = frozenset(), *, unknown_only: bool = False) -> bool:
     """Return true if a value may stand where a target is declared; dimensions named in `free` may have any size.
 
-    With `unknown_only`, a free dimension takes unknown sizes alone.
+    With `unknown_only`, a free dimension takes unknown sizes alone that are not told.
     """
     if isinstance(target, Float) and isinstance(given, Float):
         return target.rank == given.rank and all(
-            (isinstance(d, Unknown) or not unknown_only) if isinstance(t, Unknown) and t.name in free else _same(t, d)
+            (not unknown_only or (isinstance(d, Unknown) and not d.told))
+            if isinstance(t, Unknown) and t.name in free
+            else _same(t, d)
             for t, d in zip(target.dims, given.dims, strict=True)
         )
     if isinstance(target, Array) and isinstance(given, Array):

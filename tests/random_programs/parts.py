@@ -79,7 +79,7 @@ def forgetting(w: Writer) -> bool:
     found = w.floats(lambda k: k.rank == 1 and k.is_static and is_filled(k.dims[0]))
     if found is None or w.fixed:
         return False
-    kind = Float((w.unknown(filled=True),))
+    kind = Float((w.unknown(filled=True, told=True),))
     w.line(kind, "unknown_dims", f"cg.unknown_dims({found[0]})", f"{found[0]} * 1.0")
     return True
 

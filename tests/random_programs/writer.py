@@ -100,9 +100,9 @@ class Writer:
         self.statements.append(Line(name, traced, plain if plain is not None else traced, operation))
         return self.visible[-1]
 
-    def unknown(self, *, filled: bool, grown: bool = True) -> Unknown:
+    def unknown(self, *, filled: bool, grown: bool = True, told: bool = False) -> Unknown:
         """A dimension of its own."""
-        return Unknown(self.fresh("n"), filled, grown)
+        return Unknown(self.fresh("n"), filled, grown, told)
 
     # Operands.
 
