@@ -9,7 +9,7 @@ lie by these counters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -36,7 +36,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Operand,
     PreparedBody,
     Register,
-    Shape,
     Unchanged,
     View,
     contiguous,
@@ -54,13 +53,11 @@ from ctrlgrad.engines.cuda.prepared.ops import (
 )
 from ctrlgrad.engines.cuda.prepared.placement import Sharing, placed
 from ctrlgrad.engines.cuda.prepared.reading import (
-    ArrayInput,
     Computed,
     Input,
     LocalStack,
     Reading,
     StackValue,
-    TableInput,
     TableValue,
     Unusable,
     body_inputs,
@@ -177,9 +174,8 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     Raises `CannotPrepare`.
     """
     rates = Rates()
-    shapes = dict(_shapes(inputs, captures))
     while True:
-        listing = Listing(rates, program, shapes, ending is not None and ending.is_masked)
+        listing = Listing(rates, program, ending is not None and ending.is_masked)
         reading = Reading(program, list(body_inputs(inputs, captures, program, rates)), listing)
         _read(reading)
         for after in reading.results:
@@ -220,15 +216,6 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
         ending,
         listing.regions,
     )
-
-
-def _shapes(inputs: Sequence[Input], captures: int) -> Iterator[tuple[Carried, Shape]]:
-    """Of the arrays that are carried."""
-    for position, x in enumerate(inputs, -captures):
-        if isinstance(x, ArrayInput | TableInput):
-            yield Carried(position), x.shape
-        if isinstance(x, TableInput):
-            yield Carried(position, is_marks=True), x.shape[:1]
 
 
 def _after(carries: Sequence[Carry], position: int) -> View:

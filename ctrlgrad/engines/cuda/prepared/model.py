@@ -340,10 +340,6 @@ class Passes:
         found: np.ndarray = np.bincount(self._iteration(outside), trips, self.iterations)
         return found.astype(np.int64)
 
-    def total(self, region: int) -> int:
-        """In all iterations together."""
-        return int(self.each(region).sum())
-
     def _trips(self, region: int) -> np.ndarray:
         """Trip counts of a loop, one for each pass of the region around it."""
         its = self.regions.found[region]
