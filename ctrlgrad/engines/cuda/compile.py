@@ -115,6 +115,7 @@ class GroupStep:
 
     def _output(self, at: Listed, write: Write, shape: Shape, pushed: Pushed) -> View:
         """Where a write goes: a row of a stack, a part of a concatenation, or an array of its own."""
+        output: View
         result, maker, dtype = self.slots.of(self.region.value(write.view.array)), self.makers[write], write.view.dtype
         if write.base is not None:
             assert maker is not None
@@ -183,7 +184,11 @@ def compile_region(
             steps.append(GroupStep(region, its, slots, dead))
             continue
         node, is_sum = node_of(its), isinstance(its, Product) and its.base is not None
-        kernel, where = (at_once(product_sum, node), "device") if is_sum else _kernel(node, places, control)
+        where: Where = "device"
+        if is_sum:
+            kernel = at_once(product_sum, node)
+        else:
+            kernel, where = _kernel(node, places, control)
         if node.op.name == "getitem" and where == "device":
             is_updated = updated.get(node.operands[0], -1) > position or node.result in graph.outputs
             kernel = at_once(SINGLE["getitem"], node, is_updated)
