@@ -183,7 +183,8 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
                 listing.added(after.position, 0, after.rows)
         listing.settle()
         carries = _leave(reading, captures)
-        found = _rates(carries, listing)
+        endless = frozenset(n for n, its in enumerate(carries) if isinstance(its, CarriedRows) and its.is_endless)
+        found = Rates(listing.numbers, listing.rows, listing.lengths, endless)
         if found == rates:
             break
         # Addresses go by what an iteration has turned out to add.
@@ -228,17 +229,6 @@ def _after(carries: Sequence[Carry], position: int) -> View:
 def _require(holds: bool, reason: str) -> None:
     if not holds:
         raise CannotPrepare(reason)
-
-
-def _rates(carries: Sequence[Carry], listing: Listing) -> Rates:
-    rates = Rates(dict(listing.numbers), lengths=dict(listing.lengths))
-    for position, carry in enumerate(carries):
-        if isinstance(carry, CarriedNumber) and carry.step:
-            rates.numbers[0, position] = carry.step
-        elif isinstance(carry, CarriedRows):
-            rates.rows[position] = dict(carry.rows)
-    rates.endless = frozenset(n for n, its in enumerate(carries) if isinstance(its, CarriedRows) and its.is_endless)
-    return rates
 
 
 # Steps.
@@ -318,6 +308,8 @@ def _left(reading: Reading, position: int, before: object, after: object) -> Car
     step = after.plus(before, -1) if isinstance(after, Affine) and isinstance(before, Affine) else None
     if step is None or step != Affine(step.constant):
         raise CannotPrepare("a number of the host does not go by whole steps")
+    if step.constant:
+        listing.numbers[0, position] = step.constant
     return CarriedNumber(step.constant)
 
 

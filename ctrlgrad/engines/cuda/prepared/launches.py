@@ -400,7 +400,7 @@ class Listing:
         self.bounds: list[tuple[Affine, int]] = []
         self.transfers: list[Transfer] = []
         self.row_types: dict[int, tuple[Shape, np.dtype]] = {}
-        # As in `Rates`; the numbers are those of loops inside.
+        # As in `Rates`.
         self.rows: dict[int, dict[int, int]] = {}
         self.numbers: dict[tuple[int, int], int] = {}
         self.lengths: dict[int, int] = {}
