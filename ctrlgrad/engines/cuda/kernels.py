@@ -506,12 +506,21 @@ def _read(node: Node) -> Kernel:
     return kernel
 
 
-def _update(make: Callable[[Node, _OnDevice], Callable[[list[Any], Run], Any]]) -> Factory:
+# Makes a kernel of the reference engine, which calls functions of arrays.
+_Making = Callable[[Node, _OnDevice], Callable[[list[Any], Run], Any]]
+
+
+def _plain(name: str) -> _Making:
+    """One that calls none."""
+    return lambda node, xp: IN_PLACE[name](node)
+
+
+def _update(make: _Making) -> Factory:
     """Writes and the like: the reference engine's kernel on a list of rows."""
 
     def factory(node: Node) -> Kernel:
         def kernel(context: Context, operands: list[Any]) -> Any:
-            arguments = [as_list(own_device_stack(context, node, operands))]
+            arguments: list[Any] = [as_list(own_device_stack(context, node, operands))]
             index, *values = operands
             arguments += [np.int64(context.number(index)), *map(context.on_device, values)]
             del values
@@ -593,10 +602,7 @@ DEVICE["stack_new"] = _new
 DEVICE["stack_push"] = _push
 DEVICE["stack_pop"] = _pop
 DEVICE["stack_read"] = _read
-DEVICE |= {
-    name: _update(lambda node, xp, make=IN_PLACE[name]: make(node))
-    for name in ("stack_write", "stack_clear", "stack_resize")
-}
+DEVICE |= {name: _update(_plain(name)) for name in ("stack_write", "stack_clear", "stack_resize")}
 DEVICE["stack_add"] = _update(stack_kernels.add)
 DEVICE["stack_sum"] = _sum
 DEVICE["stack_to_tensor"] = _to_tensor
