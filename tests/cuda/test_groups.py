@@ -184,6 +184,22 @@ def test_sizes_that_do_not_fit_are_the_nodes_error() -> None:
             raise AssertionError("no error")
 
 
+def test_an_extreme_of_no_elements_is_the_nodes_error() -> None:
+    """Of several reductions in one kernel the error names the one without a result, and its line."""
+
+    def fn(x: Any) -> Any:
+        largest = cnp.max(x)
+        return largest, cnp.sum(x)
+
+    graph = cg.function(fn, signature=(cg.TensorSpec((None,)),)).graph(cg.TensorSpec((None,)))
+    told = []
+    for engine in (on_reference, on_stand_in):
+        with pytest.raises(cg.CtrlgradError) as error:
+            engine(graph, [np.zeros(0)])
+        told.append((type(error.value), str(error.value)))
+    assert told[0] == told[1] and told[0][1].startswith("max: no elements along a reduced axis")
+
+
 def test_more_than_a_kernel_takes() -> None:
     """Many operands are several kernels."""
 

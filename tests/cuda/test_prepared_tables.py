@@ -263,13 +263,13 @@ def test_in_sessions(fn: Callable[[Any], Any], way: str, monkeypatch: pytest.Mon
 
 
 def marks_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = tables._written
+    put = tables._put
 
-    def unmarked(reading: Reading, row: Any, value: Any, node: Any) -> None:
+    def unmarked(reading: Reading, whole: Any, key: Any, value: Any, *rest: Any) -> None:
         if getattr(value, "value", None) is not np.True_:
-            written(reading, row, value, node)
+            put(reading, whole, key, value, *rest)
 
-    monkeypatch.setattr(tables, "_written", unmarked)
+    monkeypatch.setattr(tables, "_put", unmarked)
 
 
 def rows_are_not_cleared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from ctrlgrad.engines.cuda.prepared.ops import SINGLE, product_sum
 from ctrlgrad.engines.cuda.prepared.reading import Values as Listed
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Values, Where, scalar
 from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
-from ctrlgrad.engines.cuda.reductions import check_elements, reduced_axes, reduced_shape, reduction_text
+from ctrlgrad.engines.cuda.reductions import reduced_axes, reduced_shape, reduction_text
 from ctrlgrad.engines.cuda.regions import RegionPlan, node_of
 from ctrlgrad.engines.cuda.stacks import Stack
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
@@ -103,8 +103,9 @@ class GroupStep:
                 step.listed(at, pushed)
             return
         axes = reduced_axes(self.reductions[0]) if self.reductions else ()
-        for node in self.reductions:
-            check_elements(node, shape, axes)
+        for node in self.reductions if 0 in shape else ():
+            # Of no elements there is no extreme.
+            _refuse(node, [TensorType(node.operands[0].tensor.dtype, shape)])
         outputs = {write: self._output(at, write, shape, pushed) for write in self.kernel.writes}
         if isinstance(self.text, ReductionText):
             stored = [view for write, view in outputs.items() if write.how == "store"]
@@ -115,6 +116,7 @@ class GroupStep:
 
     def _output(self, at: Listed, write: Write, shape: Shape, pushed: Pushed) -> View:
         """Where a write goes: a row of a stack, a part of a concatenation, or an array of its own."""
+        output: View
         result, maker, dtype = self.slots.of(self.region.value(write.view.array)), self.makers[write], write.view.dtype
         if write.base is not None:
             assert maker is not None
@@ -146,12 +148,17 @@ class GroupStep:
                 # A reduction's is that of what it reduces.
                 found[node.result] = np.broadcast_shapes(*given)
             except ValueError:
-                types = [TensorType(v.tensor.dtype, s) for v, s in zip(operands, given, strict=True)]
-                misfit = refused_types(node, types, node.attrs)
-                assert misfit is not None
-                raise misfit from None
+                _refuse(node, [TensorType(v.tensor.dtype, s) for v, s in zip(operands, given, strict=True)])
+                raise
         written = {found[node.result] for node in self.nodes}
         return written.pop() if len(written) == 1 else None
+
+
+def _refuse(node: Node, types: Sequence[TensorType]) -> None:
+    """Raise the error of a node's type rule, if it has one for these operands."""
+    misfit = refused_types(node, types, node.attrs)
+    if misfit is not None:
+        raise misfit from None
 
 
 # Makes the kernel of a node with regions, or of a callback, its operands living where they are said to.
@@ -183,7 +190,11 @@ def compile_region(
             steps.append(GroupStep(region, its, slots, dead))
             continue
         node, is_sum = node_of(its), isinstance(its, Product) and its.base is not None
-        kernel, where = (at_once(product_sum, node), "device") if is_sum else _kernel(node, places, control)
+        where: Where = "device"
+        if is_sum:
+            kernel = at_once(product_sum, node)
+        else:
+            kernel, where = _kernel(node, places, control)
         if node.op.name == "getitem" and where == "device":
             is_updated = updated.get(node.operands[0], -1) > position or node.result in graph.outputs
             kernel = at_once(SINGLE["getitem"], node, is_updated)

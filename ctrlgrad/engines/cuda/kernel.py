@@ -22,7 +22,8 @@ from ctrlgrad.plan.elementary.table import Elementary, elementary
 from ctrlgrad.plan.elementwise import Operand, elementwise_expression, has_expression, may_fail
 from ctrlgrad.plan.expression import Expression, ExpressionBuilder, Instruction
 from ctrlgrad.plan.lowering.state import parts_of
-from ctrlgrad.plan.model import Kernel
+from ctrlgrad.plan.model import Array, Kernel, Write
+from ctrlgrad.plan.model import Operand as Read
 
 # The dtypes of C that kernels compute with, and their C types: in kernels they go by NumPy's names.
 C_TYPES: dict[str, str] = {
@@ -652,17 +653,10 @@ class TextBuilder:
 
     def text(self, value: Operand, dtype: np.dtype) -> KernelText:
         """The kernel that writes a value."""
-
-        def leaf(load: Instruction) -> str:
-            number, part = load.value
-            is_complex = self._inputs[number].kind == "c"
-            return f"{('np_real', 'np_imag')[part]}(a{number})" if is_complex else f"a{number}"
-
-        found = statements(self._builder.finish(*(value if isinstance(value, tuple) else (value,))), leaf)
-        whole = f"{dtype.name}({', '.join(found.outputs)})" if isinstance(value, tuple) else found.outputs[0]
-        inputs = tuple(Parameter(its.name, f"a{k}") for k, its in enumerate(self._inputs))
-        lines = "\n".join([*found.lines, f"o0 = {whole};"])
-        return KernelText(inputs, (Parameter(dtype.name, "o0"),), lines, found.functions)
+        parts = value if isinstance(value, tuple) else (value,)
+        operands = tuple(Read(Array(f"a{k}", its, ()).view) for k, its in enumerate(self._inputs))
+        write = Write(Array("o0", dtype, ()).view, tuple(range(len(parts))))
+        return kernel_text(Kernel((), operands, (), self._builder.finish(*parts), (write,)))
 
 
 def binary_text(name: str, dtype: np.dtype) -> KernelText:

@@ -14,9 +14,8 @@ iterations (`sites`).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -49,12 +48,11 @@ from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES
 from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS, Site
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array
+from ctrlgrad.engines.reference import Run, stack_kernels
 from ctrlgrad.engines.reference.array_kernels import require_sizes
 from ctrlgrad.engines.reference.interpreter import explained
-from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
-from ctrlgrad.engines.reference.stack_kernels import never_written
+from ctrlgrad.engines.reference.kernels import IN_PLACE
 from ctrlgrad.engines.reference.table import own_stack
-from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Node, StackType, TensorType, Use, attributes
 from ctrlgrad.ops.arrays import fill
 
@@ -403,11 +401,41 @@ def element_of(node: Node) -> TensorType:
     return next(v.type.element for v in (*node.operands, *node.results) if isinstance(v.type, StackType))
 
 
-def _zeros(context: Context, element: TensorType, dims: Sequence[Any]) -> Any:
-    if not element.is_static and not dims:
-        raise never_written(element)
-    context.counts.calls += 1
-    return context.xp.zeros(filled_shape(context, element.shape, dims), element.dtype)
+class _OnDevice:
+    """Functions of arrays for the reference engine's kernels of stacks, counted; sizes that they ask for are read."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def zeros(self, shape: Sequence[int], dtype: np.dtype) -> Any:
+        self._context.counts.calls += 1
+        return self._context.xp.zeros(shape, dtype)
+
+    def stack(self, rows: list[Any]) -> Any:
+        self._context.counts.calls += 1
+        return self._context.xp.stack(rows)
+
+    def concatenate(self, parts: list[Any], axis: int) -> Any:
+        self._context.counts.calls += 1
+        return self._context.xp.concatenate(parts, axis)
+
+    def add(self, a: Any, b: Any) -> Any:
+        return added(self._context, a, b)
+
+
+@dataclass(frozen=True)
+class _Size:
+    """A size, which is read from the device where it is needed."""
+
+    context: Context
+    x: Any
+
+    def __int__(self) -> int:
+        return self.context.number(self.x)
+
+
+def _sizes(context: Context, dims: Sequence[Any]) -> list[_Size]:
+    return [_Size(context, x) for x in dims]
 
 
 def own_device_stack(context: Context, node: Node, operands: list[Any]) -> Stack:
@@ -462,99 +490,66 @@ def commit(stack: Stack) -> None:
 
 
 def _pop(node: Node) -> Kernel:
-    element = element_of(node)
-
     def kernel(context: Context, operands: list[Any]) -> Any:
-        stack = own_device_stack(context, node, operands)
-        if not len(stack):
-            raise ExecutionError("stack: popped more values than were pushed")
-        value = stack.pop()
-        context.run.counters.popped(node)
-        return stack, _zeros(context, element, operands) if value is None else value
+        arguments = [own_device_stack(context, node, operands), *_sizes(context, operands)]
+        return stack_kernels.pop(node, _OnDevice(context))(arguments, context.run)
 
     return kernel
 
 
 def _read(node: Node) -> Kernel:
-    element = element_of(node)
-    checked = PURE["stack_read"](node)
-
     def kernel(context: Context, operands: list[Any]) -> Any:
         stack, index, *dims = operands
-        # Of a list of positions the reference engine's kernel takes the one that is meant, or raises its error.
-        position = checked(range(len(stack)), context.number(index))
-        value = stack[position]
-        return _zeros(context, element, dims) if value is None else context.on_device(value)
+        row = stack_kernels.read(node, _OnDevice(context))(stack, context.number(index), *_sizes(context, dims))
+        return context.on_device(row)
 
     return kernel
 
 
-def _update(name: str) -> Any:
+# Makes a kernel of the reference engine, which calls functions of arrays.
+_Making = Callable[[Node, _OnDevice], Callable[[list[Any], Run], Any]]
+
+
+def _plain(name: str) -> _Making:
+    """One that calls none."""
+    return lambda node, xp: IN_PLACE[name](node)
+
+
+def _update(make: _Making) -> Factory:
     """Writes and the like: the reference engine's kernel on a list of rows."""
 
     def factory(node: Node) -> Kernel:
-        host = IN_PLACE[name](node)
-
         def kernel(context: Context, operands: list[Any]) -> Any:
-            rows = as_list(own_device_stack(context, node, operands))
+            arguments: list[Any] = [as_list(own_device_stack(context, node, operands))]
             index, *values = operands
-            arguments = [rows, np.int64(context.number(index)), *map(context.on_device, values)]
-            del rows, values
+            arguments += [np.int64(context.number(index)), *map(context.on_device, values)]
+            del values
             operands.clear()
-            return host(arguments, context.run)
+            return make(node, _OnDevice(context))(arguments, context.run)
 
         return kernel
 
     return factory
 
 
-def _add_row(node: Node) -> Kernel:
-    checked = PURE["stack_read"](node)
-
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        rows = as_list(own_device_stack(context, node, operands))
-        index, value = operands
-        position = checked(range(len(rows)), context.number(index))
-        rows[position] = _both(context, rows[position], context.on_device(value))
-        return rows
-
-    return kernel
-
-
-def _both(context: Context, a: Any, b: Any) -> Any:
-    """The sum of two rows, of which those that were never written are None."""
-    return b if a is None else a if b is None else added(context, a, b)
-
-
 def _sum(node: Node) -> Kernel:
     def kernel(context: Context, operands: list[Any]) -> Any:
         a, b = (as_list(context.stack_on_device(s, element_of(node).dtype)) for s in operands)
-        rows = itertools.zip_longest(a, b)
-        return DeviceRows(_both(context, x, y) for x, y in rows)
+        return DeviceRows(stack_kernels.both(a, b, _OnDevice(context)))
 
     return kernel
 
 
 def _to_tensor(node: Node) -> Kernel:
-    element = element_of(node)
-
     def kernel(context: Context, operands: list[Any]) -> Any:
         stack, *dims = operands
-        stack = context.stack_on_device(stack, element.dtype)
-        if not len(stack):
-            known = element.shape if element.is_static else _zeros(context, element, dims).shape
-            context.counts.calls += 1
-            return context.xp.zeros((0, *known), element.dtype)
-        if isinstance(stack, DeviceStack) and len(stack.blocks) == 1:
+        stack = context.stack_on_device(stack, element_of(node).dtype)
+        if not isinstance(stack, DeviceStack) or not len(stack):
+            return stack_kernels.to_tensor(node, _OnDevice(context))(list(stack), *_sizes(context, dims))
+        if len(stack.blocks) == 1:
             return stack.used(stack.blocks[0])
         context.counts.calls += 1
-        if isinstance(stack, DeviceStack):
-            return joined(context, stack)
-        known = next((v.shape for v in stack if v is not None), None)
-        blank = None
-        if any(v is None for v in stack):
-            blank = _zeros(context, element if known is None else TensorType(element.dtype, known), dims)
-        return context.xp.stack([blank if v is None else v for v in stack])
+        return joined(context, stack)
 
     return kernel
 
@@ -574,34 +569,16 @@ def _from_tensor(node: Node) -> Kernel:
 
 
 def _rows(node: Node) -> Kernel:
-    element, axis = element_of(node), attributes.Axis.of(node).axis
-
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        sizes = [(_zeros(context, element, ()) if v is None else v).shape[axis] for v in operands[0]]
-        return context.on_device(np.array(sizes, np.int64))
-
-    return kernel
+    rows = stack_kernels.rows(node)
+    return lambda context, operands: context.on_device(rows(operands[0]))
 
 
 def _concat_stacks(node: Node) -> Kernel:
-    element, axis = element_of(node), attributes.Axis.of(node).axis
-
     def kernel(context: Context, operands: list[Any]) -> Any:
         stack, rows, *dims = operands
-        stack = as_list(context.stack_on_device(stack, element.dtype))
+        stack = as_list(context.stack_on_device(stack, element_of(node).dtype))
         (counts,) = context.on_host(rows)
-        known = next((v.shape for v in stack if v is not None), None)
-        if known is None:
-            blank = TensorType(element.dtype, (*element.shape[:axis], 0, *element.shape[axis + 1 :]))
-            known = _zeros(context, blank, dims).shape
-
-        def zeros(n: int) -> Any:
-            context.counts.calls += 1
-            return context.xp.zeros((*known[:axis], n, *known[axis + 1 :]), element.dtype)
-
-        parts = [zeros(int(n)) if v is None else v for v, n in zip(stack, counts, strict=True)]
-        context.counts.calls += 1
-        return context.xp.concatenate(parts, axis) if parts else zeros(0)
+        return stack_kernels.concat(node, _OnDevice(context))(stack, counts, *_sizes(context, dims))
 
     return kernel
 
@@ -625,8 +602,8 @@ DEVICE["stack_new"] = _new
 DEVICE["stack_push"] = _push
 DEVICE["stack_pop"] = _pop
 DEVICE["stack_read"] = _read
-DEVICE |= {name: _update(name) for name in ("stack_write", "stack_clear", "stack_resize")}
-DEVICE["stack_add"] = _add_row
+DEVICE |= {name: _update(_plain(name)) for name in ("stack_write", "stack_clear", "stack_resize")}
+DEVICE["stack_add"] = _update(stack_kernels.add)
 DEVICE["stack_sum"] = _sum
 DEVICE["stack_to_tensor"] = _to_tensor
 DEVICE["stack_from_tensor"] = _from_tensor

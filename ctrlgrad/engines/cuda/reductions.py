@@ -41,8 +41,8 @@ from ctrlgrad.engines.cuda.reduction_kernels import (
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.plan.elementwise import Operand, elementwise_expression, has_expression
 from ctrlgrad.plan.expression import ExpressionBuilder, Instruction, Number, select
-from ctrlgrad.plan.lowering.state import parts_of
-from ctrlgrad.plan.model import Kernel
+from ctrlgrad.plan.lowering.state import expression_of
+from ctrlgrad.plan.model import Array, How, Kernel, Write
 from ctrlgrad.plan.reductions import neutral_of
 
 _OPS = {"sum": "add", "product": "multiply", "max": "maximum", "min": "minimum"}
@@ -132,21 +132,14 @@ def reduction_text(kernel: Kernel) -> ReductionText:
     return ReductionText(element, _combination(reductions), starts, tuple(results))
 
 
-def plain_text(how: str, dtype: np.dtype) -> ReductionText:
+def plain_text(how: How, dtype: np.dtype) -> ReductionText:
     """The reduction of one array."""
-    builder, parts = ExpressionBuilder(), parts_of(dtype)
-    states = tuple(computed_dtype(part) for part in parts)
-    loads = [builder.emit("load", (), part, k) for k, part in enumerate(parts)]
-    names = [f"{part}(a0)" for part in ("np_real", "np_imag")] if len(parts) == 2 else ["a0"]
-    text = statements(
-        builder.finish(*(x.convert(s) for x, s in zip(loads, states, strict=True))), lambda load: names[load.value]
+    array = Array("x", dtype, ())
+    expression, operands, _ = expression_of(
+        [array.view], lambda builder, leaf: [x.convert(computed_dtype(x.dtype)) for x in leaf]
     )
-    lines = [*text.lines, *(f"e{k} = {name};" for k, name in enumerate(text.outputs))]
-    outputs = tuple(Parameter(state.name, f"e{k}") for k, state in enumerate(states))
-    element = KernelText((Parameter(dtype.name, "a0"),), outputs, "\n".join(lines))
-    reduction = _Combined(how, states)
-    results = (Result(dtype.name, tuple(range(len(parts)))),)
-    return ReductionText(element, _combination([reduction]), tuple(reduction.starts), results)
+    write = Write(array.view, tuple(range(len(expression.outputs))), how)
+    return reduction_text(Kernel((), operands, (), expression, (write,)))
 
 
 def extreme_text(how: str, dtype: np.dtype) -> ReductionText:

@@ -86,7 +86,8 @@ class RegionPlan:
 
     def inputs(self, kernel: Kernel) -> tuple[Value, ...]:
         """Values that a kernel computes with, operands before numbers."""
-        return tuple(map(self.value, (*(operand.view.array for operand in kernel.operands), *kernel.numbers)))
+        arrays = [self.value(operand.view.array) for operand in kernel.operands]
+        return (*arrays, *map(self.value, kernel.numbers))
 
     def operands(self, step: Step) -> tuple[Value, ...]:
         """Values that a step needs; of a product that is added, what it is added to comes first."""

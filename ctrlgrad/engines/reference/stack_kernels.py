@@ -1,4 +1,7 @@
-"""Kernels of stack ops: a stack is a list of arrays, None in a slot that was never written."""
+"""Kernels of stack ops: a stack is a list of arrays, None in a slot that was never written.
+
+Some take the functions of arrays that they call as `xp`: NumPy's, or those of another library.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ def never_written(element: TensorType) -> ExecutionError:
     )
 
 
-def _zeros(element: TensorType, dims: Sequence[Any]) -> Any:
+def _shape(element: TensorType, dims: Sequence[Any]) -> tuple[int, ...]:
     if not element.is_static and not dims:
         raise never_written(element)
     rest = iter(dims)
-    return np.zeros(tuple(int(next(rest)) if d is None else d for d in element.shape), element.dtype)
+    return tuple(int(next(rest)) if d is None else d for d in element.shape)
 
 
 def _element(node: Node) -> TensorType:
@@ -85,7 +88,7 @@ def _keeps_more(value: np.ndarray) -> bool:
     return base.base is not None or value.nbytes < base.nbytes
 
 
-def _pop(node: Node) -> Callable[[list[Any], Run], Any]:
+def pop(node: Node, xp: Any = np) -> Callable[[list[Any], Run], Any]:
     element = _element(node)
 
     def kernel(operands: list[Any], run: Run) -> Any:
@@ -94,17 +97,17 @@ def _pop(node: Node) -> Callable[[list[Any], Run], Any]:
             raise ExecutionError("stack: popped more values than were pushed")
         value = s.pop()
         run.counters.popped(node)
-        return s, _zeros(element, operands) if value is None else value
+        return s, xp.zeros(_shape(element, operands), element.dtype) if value is None else value
 
     return kernel
 
 
-def _read(node: Node) -> Callable[..., Any]:
+def read(node: Node, xp: Any = np) -> Callable[..., Any]:
     element = _element(node)
 
     def kernel(s: list[Any], index: Any, *dims: Any) -> Any:
         value = s[_slot(s, index)]
-        return _zeros(element, dims) if value is None else value
+        return xp.zeros(_shape(element, dims), element.dtype) if value is None else value
 
     return kernel
 
@@ -127,12 +130,12 @@ def _write(node: Node) -> Callable[[list[Any], Run], Any]:
     return kernel
 
 
-def _add(node: Node) -> Callable[[list[Any], Run], Any]:
+def add(node: Node, xp: Any = np) -> Callable[[list[Any], Run], Any]:
     def kernel(operands: list[Any], run: Run) -> Any:
         s = own_stack(operands)
         index, value = operands
         position = _slot(s, index)
-        s[position] = value if s[position] is None else s[position] + value
+        s[position] = value if s[position] is None else xp.add(s[position], value)
         return s
 
     return kernel
@@ -158,55 +161,49 @@ def _resize(node: Node) -> Callable[[list[Any], Run], Any]:
     return kernel
 
 
-def _stack_sum(a: list[Any], b: list[Any]) -> list[Any]:
+def both(a: list[Any], b: list[Any], xp: Any = np) -> list[Any]:
+    """The sums of the rows of two stacks, of which a row that was not written is nothing."""
     if len(a) < len(b):
         a, b = b, a
-    both = [y if x is None else x if y is None else x + y for x, y in zip(a, b, strict=False)]
-    return both + a[len(b) :]
+    sums = [y if x is None else x if y is None else xp.add(x, y) for x, y in zip(a, b, strict=False)]
+    return sums + a[len(b) :]
 
 
-def _to_tensor(node: Node) -> Callable[..., Any]:
+def to_tensor(node: Node, xp: Any = np) -> Callable[..., Any]:
     element = _element(node)
 
     def kernel(s: list[Any], *dims: Any) -> Any:
         if not s:
-            return np.zeros((0, *_zeros(element, dims).shape), element.dtype)
-        known = next((np.zeros(np.shape(v), element.dtype) for v in s if v is not None), None)
-        blank = _zeros(element, dims) if known is None else known
-        return np.stack([blank if v is None else v for v in s])
+            return xp.zeros((0, *_shape(element, dims)), element.dtype)
+        if any(v is None for v in s):
+            known = next((np.shape(v) for v in s if v is not None), None)
+            blank = xp.zeros(_shape(element, dims) if known is None else known, element.dtype)
+            s = [blank if v is None else v for v in s]
+        return xp.stack(s)
 
     return kernel
 
 
-def _rows(node: Node) -> Callable[..., Any]:
+def rows(node: Node) -> Callable[..., Any]:
     element, axis = _element(node), attributes.Axis.of(node).axis
-
-    def kernel(s: list[Any]) -> Any:
-        return np.array([(_zeros(element, ()) if v is None else v).shape[axis] for v in s], np.int64)
-
-    return kernel
+    return lambda s: np.array([(_shape(element, ()) if v is None else v.shape)[axis] for v in s], np.int64)
 
 
-def _concat(node: Node) -> Callable[..., Any]:
+def concat(node: Node, xp: Any = np) -> Callable[..., Any]:
     element, axis = _element(node), attributes.Axis.of(node).axis
+    others = TensorType(element.dtype, (*element.shape[:axis], 0, *element.shape[axis + 1 :]))
 
     def kernel(s: list[Any], rows: Any, *dims: Any) -> Any:
-        rest = _other_sizes(element, axis, s, dims)
-        parts = [
-            np.zeros((*rest[:axis], int(n), *rest[axis:]), element.dtype) if v is None else v
-            for v, n in zip(s, rows, strict=True)
-        ]
-        return np.concatenate(parts, axis) if parts else np.zeros((*rest[:axis], 0, *rest[axis:]), element.dtype)
+        known = next((v.shape for v in s if v is not None), None)
+        shape = _shape(others, dims) if known is None else known
+
+        def zeros(n: int) -> Any:
+            return xp.zeros((*shape[:axis], n, *shape[axis + 1 :]), element.dtype)
+
+        parts = [zeros(int(n)) if v is None else v for v, n in zip(s, rows, strict=True)]
+        return xp.concatenate(parts, axis) if parts else zeros(0)
 
     return kernel
-
-
-def _other_sizes(element: TensorType, axis: int, s: list[Any], dims: Sequence[Any]) -> tuple[int, ...]:
-    """The sizes of all axes but one: of an element that was written, else as declared."""
-    known = next((v.shape for v in s if v is not None), None)
-    if known is None:
-        known = _zeros(TensorType(element.dtype, (*element.shape[:axis], 0, *element.shape[axis + 1 :])), dims).shape
-    return (*known[:axis], *known[axis + 1 :])
 
 
 def _split(node: Node) -> Callable[..., Any]:
@@ -220,17 +217,17 @@ def _split(node: Node) -> Callable[..., Any]:
 
 
 IN_PLACE["stack_push"] = _push
-IN_PLACE["stack_pop"] = _pop
+IN_PLACE["stack_pop"] = pop
 IN_PLACE["stack_write"] = _write
-IN_PLACE["stack_add"] = _add
+IN_PLACE["stack_add"] = add
 IN_PLACE["stack_clear"] = _clear
 IN_PLACE["stack_resize"] = _resize
 PURE["stack_new"] = lambda node: lambda size=0: [None] * int(size)
-PURE["stack_read"] = _read
-PURE["stack_sum"] = lambda node: _stack_sum
+PURE["stack_read"] = read
+PURE["stack_sum"] = lambda node: both
 PURE["stack_length"] = lambda node: lambda s: np.int64(len(s))
-PURE["stack_to_tensor"] = _to_tensor
-PURE["stack_rows"] = _rows
-PURE["stack_concat"] = _concat
+PURE["stack_to_tensor"] = to_tensor
+PURE["stack_rows"] = rows
+PURE["stack_concat"] = concat
 PURE["stack_split"] = _split
 PURE["stack_from_tensor"] = lambda node: lambda x: list(x)

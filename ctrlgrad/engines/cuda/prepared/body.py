@@ -9,7 +9,7 @@ lie by these counters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -36,7 +36,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Operand,
     PreparedBody,
     Register,
-    Shape,
     Unchanged,
     View,
     contiguous,
@@ -54,13 +53,11 @@ from ctrlgrad.engines.cuda.prepared.ops import (
 )
 from ctrlgrad.engines.cuda.prepared.placement import Sharing, placed
 from ctrlgrad.engines.cuda.prepared.reading import (
-    ArrayInput,
     Computed,
     Input,
     LocalStack,
     Reading,
     StackValue,
-    TableInput,
     TableValue,
     Unusable,
     body_inputs,
@@ -177,9 +174,8 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     Raises `CannotPrepare`.
     """
     rates = Rates()
-    shapes = dict(_shapes(inputs, captures))
     while True:
-        listing = Listing(rates, program, shapes, ending is not None and ending.is_masked)
+        listing = Listing(rates, program, ending is not None and ending.is_masked)
         reading = Reading(program, list(body_inputs(inputs, captures, program, rates)), listing)
         _read(reading)
         for after in reading.results:
@@ -187,7 +183,8 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
                 listing.added(after.position, 0, after.rows)
         listing.settle()
         carries = _leave(reading, captures)
-        found = _rates(carries, listing)
+        endless = frozenset(n for n, its in enumerate(carries) if isinstance(its, CarriedRows) and its.is_endless)
+        found = Rates(listing.numbers, listing.rows, listing.lengths, endless)
         if found == rates:
             break
         # Addresses go by what an iteration has turned out to add.
@@ -222,15 +219,6 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     )
 
 
-def _shapes(inputs: Sequence[Input], captures: int) -> Iterator[tuple[Carried, Shape]]:
-    """Of the arrays that are carried."""
-    for position, x in enumerate(inputs, -captures):
-        if isinstance(x, ArrayInput | TableInput):
-            yield Carried(position), x.shape
-        if isinstance(x, TableInput):
-            yield Carried(position, is_marks=True), x.shape[:1]
-
-
 def _after(carries: Sequence[Carry], position: int) -> View:
     """View of a carried array after an iteration."""
     its = carries[position]
@@ -241,17 +229,6 @@ def _after(carries: Sequence[Carry], position: int) -> View:
 def _require(holds: bool, reason: str) -> None:
     if not holds:
         raise CannotPrepare(reason)
-
-
-def _rates(carries: Sequence[Carry], listing: Listing) -> Rates:
-    rates = Rates(dict(listing.numbers), lengths=dict(listing.lengths))
-    for position, carry in enumerate(carries):
-        if isinstance(carry, CarriedNumber) and carry.step:
-            rates.numbers[0, position] = carry.step
-        elif isinstance(carry, CarriedRows):
-            rates.rows[position] = dict(carry.rows)
-    rates.endless = frozenset(n for n, its in enumerate(carries) if isinstance(its, CarriedRows) and its.is_endless)
-    return rates
 
 
 # Steps.
@@ -331,6 +308,8 @@ def _left(reading: Reading, position: int, before: object, after: object) -> Car
     step = after.plus(before, -1) if isinstance(after, Affine) and isinstance(before, Affine) else None
     if step is None or step != Affine(step.constant):
         raise CannotPrepare("a number of the host does not go by whole steps")
+    if step.constant:
+        listing.numbers[0, position] = step.constant
     return CarriedNumber(step.constant)
 
 

@@ -26,7 +26,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Become,
     Buffer,
     CannotPrepare,
-    Carried,
     CarriedRows,
     Clipped,
     Converted,
@@ -391,9 +390,9 @@ class Rates:
 class Listing:
     """Shared record of the readings of a body and of the regions in it."""
 
-    def __init__(self, rates: Rates, program: Program, carried: Mapping[Carried, Shape], is_masked: bool) -> None:
-        # Rates that the previous reading found, and the shapes of carried arrays.
-        self.rates, self.carried = rates, carried
+    def __init__(self, rates: Rates, program: Program, is_masked: bool) -> None:
+        # Rates that the previous reading found.
+        self.rates = rates
         # True if iterations may run past the loop's end.
         self.is_masked = is_masked
         self.launches = Launches()
@@ -401,7 +400,7 @@ class Listing:
         self.bounds: list[tuple[Affine, int]] = []
         self.transfers: list[Transfer] = []
         self.row_types: dict[int, tuple[Shape, np.dtype]] = {}
-        # As in `Rates`; the numbers are those of loops inside.
+        # As in `Rates`.
         self.rows: dict[int, dict[int, int]] = {}
         self.numbers: dict[tuple[int, int], int] = {}
         self.lengths: dict[int, int] = {}

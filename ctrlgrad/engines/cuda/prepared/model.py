@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.kernel import KernelLaunch
+from ctrlgrad.engines.cuda.program import Program
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.ir import Node
 
@@ -340,10 +341,6 @@ class Passes:
         found: np.ndarray = np.bincount(self._iteration(outside), trips, self.iterations)
         return found.astype(np.int64)
 
-    def total(self, region: int) -> int:
-        """In all iterations together."""
-        return int(self.each(region).sum())
-
     def _trips(self, region: int) -> np.ndarray:
         """Trip counts of a loop, one for each pass of the region around it."""
         its = self.regions.found[region]
@@ -614,13 +611,6 @@ class Placement:
     nbytes: int
 
 
-class HasConstants(Protocol):
-    """A program (`ctrlgrad.engines.cuda.program`), of which only this is asked."""
-
-    def held(self, context: Any) -> dict[int, Any]:
-        """The constants by slot, as a run has them."""
-
-
 @dataclass(frozen=True)
 class Transfer:
     """A node that pushes a row of so many bytes, or pops one (None), each time that a counter counts."""
@@ -640,7 +630,7 @@ class PreparedBody:
     placement: Placement
     carries: tuple[Carry, ...]
     # The programs of its regions, whose constants are `Given`; the first is the body.
-    programs: tuple[HasConstants, ...]
+    programs: tuple[Program, ...]
     # Indices that must stay below a size, and not fall below zero.
     bounds: tuple[tuple[Affine, int], ...] = ()
     transfers: tuple[Transfer, ...] = ()

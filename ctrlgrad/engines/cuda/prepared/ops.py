@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -262,50 +262,12 @@ STACKS = {"stack_new": _new, "stack_from_tensor": _from_tensor, "stack_to_tensor
 NUMBERS = {"stack_new": _new, "stack_push": _push, "stack_pop": _pop}
 
 
-Index = Affine | View
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One row of an array: `place` where the index goes by steps, else what the index chooses."""
-
-    shape: Shape
-    place: View | None
-    its: Chosen | None
-
-
-def _row_at(reading: Reading, array: View, index: Index) -> _Row:
-    if isinstance(index, Affine):
-        return _Row(array.shape[1:], _part(reading, array, (index,)), None)
-    its = chosen(len(array.shape), [index], _is_index, lambda key: array)
-    return _Row(array.shape[1:], None, its)
-
-
-def _seen(reading: Reading, row: _Row, node: Node) -> View:
-    """A row where it lies, or a copy of it."""
-    if row.place is not None:
-        return row.place
-    assert row.its is not None
-    return reading.launches.gather(row.its, node)
-
-
-def _written(reading: Reading, row: _Row, value: Operand, node: Node) -> None:
-    if row.place is not None:
-        reading.launches.copied(value, row.place)
-        return
-    assert row.its is not None
-    found = value if isinstance(value, View) else reading.launches.copy(value)
-    reading.launches.scatter(row.its, found, None, node)
-
-
 def read(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     table, index = as_table(reading, reading.value(step.operands[0])), reading.index(step.operands[1])
-    row = _seen(reading, _row_at(reading, table.rows, index), step.node)
+    row = _taken(reading, table.rows, [index], step.node)
     if table.marks is not None:
-        mark = _seen(reading, _row_at(reading, table.marks, index), step.node)
-        return (chosen_rows(reading, mark, row),)
-    # The row is about to be overwritten, so it is copied first.
-    return (reading.launches.copy(row) if reading.is_updated(table.rows) else row,)
+        return (chosen_rows(reading, _taken(reading, table.marks, [index], step.node), row),)
+    return (_kept(reading, row),)
 
 
 def write(reading: Reading, step: NodeStep) -> tuple[object, ...]:
@@ -315,12 +277,11 @@ def write(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     value, index = reading.operand(step.operands[2]), reading.index(step.operands[1])
     table = own_table(reading, step.operands[0])
     assert table.marks is not None
-    marks = _row_at(reading, table.marks, index)
     if how.once:
-        _check(reading, _seen(reading, marks, step.node), index, len(table), step.node)
+        _check(reading, _taken(reading, table.marks, [index], step.node), index, len(table), step.node)
     _require_dtype(value, table)
-    _written(reading, _row_at(reading, table.rows, index), value, step.node)
-    _written(reading, marks, WRITTEN, step.node)
+    _put(reading, table.rows, [index], value, step.node)
+    _put(reading, table.marks, [index], WRITTEN, step.node)
     return (table,)
 
 
@@ -329,18 +290,18 @@ def add(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     table = own_table(reading, step.operands[0])
     assert table.marks is not None
     _require_dtype(value, table)
-    rows, marks = _row_at(reading, table.rows, index), _row_at(reading, table.marks, index)
-    before, mark = _seen(reading, rows, step.node), _seen(reading, marks, step.node)
+    before, mark = (_taken(reading, array, [index], step.node) for array in (table.rows, table.marks))
     dtype = table.rows.dtype
-    target = rows.place or reading.launches.buffer(rows.shape, dtype)
     builder = TextBuilder()
     old, new, is_written = builder.input(dtype), builder.input(dtype), builder.input(BOOL)
     total = builder.elementwise("add", [old, new], [dtype, dtype], dtype)
     found = builder.elementwise("where", [is_written, total, new], [BOOL, dtype, dtype], dtype)
-    reading.launches.kernel(builder.text(found, dtype), rows.shape, [before, value, mark], [target])
-    if rows.place is None:
-        _written(reading, rows, target, step.node)
-    _written(reading, marks, WRITTEN, step.node)
+    # Where the index goes by steps, what is read is the row itself.
+    target = reading.launches.buffer(before.shape, dtype) if _is_index(index) else before
+    reading.launches.kernel(builder.text(found, dtype), before.shape, [before, value, mark], [target])
+    if _is_index(index):
+        _put(reading, table.rows, [index], target, step.node)
+    _put(reading, table.marks, [index], WRITTEN, step.node)
     return (table,)
 
 
@@ -348,7 +309,7 @@ def clear(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     index = reading.index(step.operands[1])
     table = own_table(reading, step.operands[0])
     assert table.marks is not None
-    _written(reading, _row_at(reading, table.marks, index), Fixed(BOOL, np.False_), step.node)
+    _put(reading, table.marks, [index], Fixed(BOOL, np.False_), step.node)
     return (table,)
 
 
@@ -389,7 +350,7 @@ def _require_dtype(value: Operand, table: TableValue) -> None:
         raise CannotPrepare("a row is converted when it is written")
 
 
-def _check(reading: Reading, mark: View, index: Index, size: int, node: Node) -> None:
+def _check(reading: Reading, mark: View, index: Affine | View, size: int, node: Node) -> None:
     """Note a row that is written again: what is noted first stays."""
     around = reading.launches.around(node)
     assert isinstance(around.site, Site)
@@ -582,11 +543,35 @@ def _is_index(item: object) -> bool:
 
 def _getitem(at: Values, step: NodeStep) -> tuple[object, ...]:
     x, key = at.view(step.operands[0]), _key(at, step.node, step.operands[1:])
+    found = _taken(at, x, key, step.node)
+    return (found if any(map(_is_index, key)) else _kept(at, found),)
+
+
+def _kept(at: Values, view: View) -> View:
+    """The view, or a copy where it is about to be overwritten."""
+    return at.launches.copy(view) if at.is_updated(view) else view
+
+
+def _taken(at: Values, x: View, key: Sequence[object], node: Node) -> View:
+    """What a key selects: where it lies, or gathered if an index is on the card."""
+    return at.launches.gather(_chosen(at, x, key), node) if any(map(_is_index, key)) else _part(at, x, key)
+
+
+def _put(
+    at: Values, whole: View, key: Sequence[object], value: Operand, node: Node, text: KernelText | None = None
+) -> None:
+    """Write a value, or what `text` computes of what is there and a value, where a key selects."""
     if any(map(_is_index, key)):
-        return (at.launches.gather(_chosen(at, x, key), step.node),)
-    found = _part(at, x, key)
-    # The view is about to be overwritten, so it is copied first.
-    return (at.launches.copy(found) if at.is_updated(found) else found,)
+        its, found = _chosen(at, whole, key), value if isinstance(value, View) else at.launches.copy(value)
+        _require_fit(its.shape, found)
+        at.launches.scatter(its, found, text, node)
+        return
+    place = _part(at, whole, key)
+    _require_fit(place.shape, value)
+    if text is None:
+        at.launches.copied(value, place)
+    else:
+        at.launches.kernel(text, place.shape, [place, value], [place])
 
 
 def _chosen(at: Values, x: View, key: Sequence[object]) -> Chosen:
@@ -603,18 +588,7 @@ def _update(name: str | None) -> Single:
         first, value_slot, *rest = step.operands
         key, value = _key(at, step.node, rest), at.operand(value_slot)
         whole = at.own(first)
-        text = None if name is None else binary_text(name, whole.dtype)
-        if any(map(_is_index, key)):
-            its, value = _chosen(at, whole, key), at.view(value_slot)
-            _require_fit(its.shape, value)
-            at.launches.scatter(its, value, text, step.node)
-            return (whole,)
-        place = _part(at, whole, key)
-        _require_fit(place.shape, value)
-        if text is None:
-            at.launches.copied(value, place)
-        else:
-            at.launches.kernel(text, place.shape, [place, value], [place])
+        _put(at, whole, key, value, step.node, None if name is None else binary_text(name, whole.dtype))
         return (whole,)
 
     return op
