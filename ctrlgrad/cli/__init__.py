@@ -18,7 +18,7 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -43,6 +43,16 @@ def _path(text: str) -> Path:
     if not text:
         raise typer.BadParameter("an empty path; expected the path of a file or a folder, such as .")
     return Path(text)
+
+
+def _file(help: str, metavar: str = "FILE", default: str | bool = True) -> Any:
+    """An option that takes a path; `default` describes the one that is taken without it."""
+    return typer.Option(parser=_path, metavar=metavar, help=help, show_default=default)
+
+
+def _flag(name: str, help: str) -> Any:
+    """An option that is given or not; without the name typer would add `--no-...`."""
+    return typer.Option(name, help=help)
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -75,13 +85,13 @@ def train(
     tokens: Annotated[TokenName, typer.Option(help="What a line is split into.")] = TokenName.character,
     vocabulary: Annotated[int, typer.Option(min=0, help="The most kinds of tokens, by frequency; 0 for all.")] = 0,
     line_limit: Annotated[int, typer.Option(min=0, help="Longer lines become several; 0 for no limit.")] = 256,
-    buckets: Annotated[bool, typer.Option("--buckets", help="Lines of like length in one batch.")] = False,
+    buckets: Annotated[bool, _flag("--buckets", "Lines of like length in one batch.")] = False,
     optimiser: Annotated[OptimiserName, typer.Option(help="By its name in ctrlgrad.optim.")] = OptimiserName.adam,
     learning_rate: Annotated[
         float | None, typer.Option(help="The highest rate.", show_default="0.01, of a transformer 0.003")
     ] = None,
     learning_rate_finder: Annotated[
-        bool, typer.Option("--learning-rate-finder", help="Only try rates in 100 steps, and say where the loss falls.")
+        bool, _flag("--learning-rate-finder", "Only try rates in 100 steps, and say where the loss falls.")
     ] = False,
     schedule: Annotated[ScheduleName, typer.Option(help="How the rate falls, to a tenth.")] = ScheduleName.cosine,
     schedule_steps: Annotated[
@@ -102,43 +112,23 @@ def train(
         EngineName, typer.Option(help="What runs the steps; auto: native, with --pipeline dataflow.")
     ] = EngineName.auto,
     pipeline: Annotated[
-        bool, typer.Option("--pipeline", help="Each layer on a device of its own; with mpirun, on different ranks.")
+        bool, _flag("--pipeline", "Each layer on a device of its own; with mpirun, on different ranks.")
     ] = False,
     memory_budget: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Memory for saved values, such as 32MiB; the rest is swapped or recomputed."),
     ] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Record the memory of three steps: memory.txt, .json, .html and .png.")
+        bool, _flag("--profile", "Record the memory of three steps: memory.txt, .json, .html and .png.")
     ] = False,
-    text: Annotated[
-        Path | None,
-        typer.Option(
-            parser=_path,
-            metavar="FILE",
-            help="A text file in UTF-8.",
-            show_default="the language reference inside Python",
-        ),
-    ] = None,
-    validation: Annotated[
-        Path | None,
-        typer.Option(
-            parser=_path, metavar="FILE", help="A text for validation.", show_default="every tenth distinct line"
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            parser=_path, metavar="DIR", help="Folder for the results.", show_default="the first free runs/NUMBER"
-        ),
-    ] = None,
+    text: Annotated[Path | None, _file("A text file in UTF-8.", default="the language reference inside Python")] = None,
+    validation: Annotated[Path | None, _file("A text for validation.", default="every tenth distinct line")] = None,
+    out: Annotated[Path | None, _file("Folder for the results.", "DIR", default="the first free runs/NUMBER")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out, with its own options; --steps may be larger.")
+        bool, _flag("--resume", "Continue the run in --out, with its own options; --steps may be larger.")
     ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="First compare a gradient with JAX (needs the extra jax).")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the summary alone, as JSON.")] = False,
+    verify: Annotated[bool, _flag("--verify", "First compare a gradient with JAX (needs the extra jax).")] = False,
+    json: Annotated[bool, _flag("--json", "Print the summary alone, as JSON.")] = False,
 ) -> None:
     """Train a model on lines of text; the loss is one data-dependent loop.
 
@@ -187,7 +177,7 @@ def sample(
 def evaluate(
     run: Annotated[Path, _RUN],
     file: Annotated[Path, typer.Argument(parser=_path, metavar="FILE", help="A text file in UTF-8.")],
-    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    json: Annotated[bool, _flag("--json", "Print the figures as JSON.")] = False,
     best: Annotated[bool, _BEST] = False,
 ) -> None:
     """Print the bits per token and the perplexity of a text under a trained model, each line's end counted as a token.
@@ -204,32 +194,19 @@ def evaluate(
 @app.command()
 def graph(
     target: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="A file, and a function in it.")],
-    grad: Annotated[bool, typer.Option("--grad", help="Print the graph of its gradient.")] = False,
-    dot: Annotated[bool, typer.Option("--dot", help="Print Graphviz DOT, regions as clusters.")] = False,
-    svg: Annotated[
-        Path | None, typer.Option("--svg", parser=_path, metavar="FILE", help="Draw it into an SVG file.")
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", parser=_path, metavar="FILE", help="Make a page of it, in which loops fold."),
-    ] = None,
-    sources: Annotated[
-        bool, typer.Option("--sources", help="Show the file and line that each node comes from.")
-    ] = False,
+    grad: Annotated[bool, _flag("--grad", "Print the graph of its gradient.")] = False,
+    dot: Annotated[bool, _flag("--dot", "Print Graphviz DOT, regions as clusters.")] = False,
+    svg: Annotated[Path | None, _file("Draw it into an SVG file.")] = None,
+    html: Annotated[Path | None, _file("Make a page of it, in which loops fold.")] = None,
+    sources: Annotated[bool, _flag("--sources", "Show the file and line that each node comes from.")] = False,
     lowered: Annotated[
-        bool,
-        typer.Option(
-            "--lowered", help="Lowered to Switch, Merge, Enter, Exit and NextIteration; --svg needs Graphviz."
-        ),
+        bool, _flag("--lowered", "Lowered to Switch, Merge, Enter, Exit and NextIteration; --svg needs Graphviz.")
     ] = False,
     partitioned: Annotated[
-        bool,
-        typer.Option(
-            "--partitioned", help="What each device runs, with Send and Recv between them; --svg needs Graphviz."
-        ),
+        bool, _flag("--partitioned", "What each device runs, with Send and Recv between them; --svg needs Graphviz.")
     ] = False,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Print what the native engine makes of it: memory, kernels, products.")
+        bool, _flag("--plan", "Print what the native engine makes of it: memory, kernels, products.")
     ] = False,
 ) -> None:
     """Print the graph that a function is traced to, or draw it.
@@ -254,19 +231,13 @@ def graph(
 def verify(
     target: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="A file, and a function in it.")],
     npz: Annotated[
-        Path | None,
-        typer.Option(
-            parser=_path,
-            metavar="FILE",
-            help="A file of arrays arg0, arg1, ... or named as the parameters are.",
-            show_default="example_args()",
-        ),
+        Path | None, _file("A file of arrays arg0, arg1, ... or named as the parameters are.", default="example_args()")
     ] = None,
     order: Annotated[int, typer.Option(min=1, help="The highest order of derivatives.")] = 2,
     modes: Annotated[str, typer.Option(help="rev, fwd or both; above order 1, every combination.")] = "rev,fwd",
     against: Annotated[str, typer.Option(help="The judges.")] = "finite_differences,jax",
     seed: Annotated[int, typer.Option(min=0, help="Fixes the random directions and cotangents.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print the comparisons as JSON.")] = False,
+    json: Annotated[bool, _flag("--json", "Print the comparisons as JSON.")] = False,
 ) -> None:
     """Compare a function's derivatives with finite differences and with JAX (needs the extra jax).
 
@@ -294,18 +265,10 @@ def profile(
         typer.Option(metavar="SIZE", help="Pinned host memory, for devices that have it.", show_default="no limit"),
     ] = None,
     disk: Annotated[
-        Path | None,
-        typer.Option(
-            parser=_path,
-            metavar="FOLDER",
-            help="Where spilled blocks go.",
-            show_default="the system's temporary folder",
-        ),
+        Path | None, _file("Where spilled blocks go.", "FOLDER", default="the system's temporary folder")
     ] = None,
-    grad: Annotated[bool, typer.Option("--grad", help="Run the gradient with respect to the first argument.")] = False,
-    output: Annotated[
-        Path, typer.Option(parser=_path, metavar="STEM", help="Write STEM.txt, .json, .html and .png.")
-    ] = Path("memory-profile"),
+    grad: Annotated[bool, _flag("--grad", "Run the gradient with respect to the first argument.")] = False,
+    output: Annotated[Path, _file("Write STEM.txt, .json, .html and .png.", "STEM")] = Path("memory-profile"),
 ) -> None:
     """Run a function under a memory budget and show what its loops kept, moved, computed again and waited for.
 
@@ -327,9 +290,7 @@ def demo(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="One of the demos; without it they are listed.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(parser=_path, metavar="FILE", help="Where the picture goes.", show_default="NAME.png")
-    ] = None,
+    out: Annotated[Path | None, _file("Where the picture goes.", default="NAME.png")] = None,
 ) -> None:
     """Run a recipe of the documentation for some seconds, say what it shows and draw it (needs the extra plot).
 

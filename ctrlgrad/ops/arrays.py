@@ -12,31 +12,39 @@ from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Attributes, Item, Key
 from ctrlgrad.ir.graph import Node
-from ctrlgrad.ir.op import Trait, TypeRule, Use, declare
-from ctrlgrad.ir.types import INDEX, Dim, RegionType, Shape, TensorType, Type, broadcast_shapes
+from ctrlgrad.ir.op import Trait, Use
+from ctrlgrad.ir.types import INDEX, Dim, Shape, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.elementwise import add, broadcast
-from ctrlgrad.ops.term import axes, declared, default_int, product, require_kind, scalar_index, template, tensors
+from ctrlgrad.ops.term import (
+    TensorRule,
+    axes,
+    declared,
+    default_int,
+    product,
+    require_kind,
+    scalar_index,
+    template,
+    tensors,
+)
 
 # Ops between complex numbers and their parts, elementwise.
 
 
-def _on_complex(name: str, *, real: bool) -> TypeRule:
-    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-        (x,) = tensors(name, operands)
+def _on_complex(name: str, *, real: bool) -> TensorRule:
+    def infer(attrs: Attributes, x: TensorType) -> TensorType:
         if x.dtype not in REAL_OF:
             raise TypeMismatchError(f"{name}: the operand is not complex", expected="c64 or c128", got=str(x))
-        return (TensorType(REAL_OF[x.dtype] if real else x.dtype, x.shape),)
+        return TensorType(REAL_OF[x.dtype] if real else x.dtype, x.shape)
 
     return infer
 
 
-def _infer_complex(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    re, im = types = tensors("complex", operands)
+def _infer_complex(attrs: Attributes, re: TensorType, im: TensorType) -> TensorType:
     if re.dtype != im.dtype or re.dtype not in COMPLEX_OF:
         raise TypeMismatchError(
             "complex: the parts are not floats of one dtype", expected="f32 or f64, twice", got=f"{re} and {im}"
         )
-    return (broadcast("complex", types, COMPLEX_OF[re.dtype]),)
+    return broadcast("complex", (re, im), COMPLEX_OF[re.dtype])
 
 
 for _name, _real in {"conj": False, "real": True, "imag": True}.items():
@@ -62,9 +70,8 @@ def reduced_shape(shape: Shape, over: Sequence[int], keepdims: bool) -> Shape:
     return tuple(d for axis, d in enumerate(shape) if axis not in over)
 
 
-def _reduction(name: str, kinds: str, result: np.dtype | None = None, *, needs_elements: bool = False) -> TypeRule:
-    def infer(operands: Sequence[Type], attrs: attributes.Reduction, regions: Sequence[RegionType]) -> Sequence[Type]:
-        (x,) = tensors(name, operands)
+def _reduction(name: str, kinds: str, result: np.dtype | None = None, *, needs_elements: bool = False) -> TensorRule:
+    def infer(attrs: attributes.Reduction, x: TensorType) -> TensorType:
         require_kind(name, kinds, (x,))
         over = axes(name, attrs.axes, x.rank)
         if needs_elements and any(x.shape[axis] == 0 for axis in over):
@@ -74,37 +81,34 @@ def _reduction(name: str, kinds: str, result: np.dtype | None = None, *, needs_e
                 got=str(x),
                 hint="concatenate a first element to it, or leave empty arrays out",
             )
-        return (TensorType(result or x.dtype, reduced_shape(x.shape, over, attrs.keepdims)),)
+        return TensorType(result or x.dtype, reduced_shape(x.shape, over, attrs.keepdims))
 
     return infer
 
 
 # The frontend widens small integers first, as NumPy does, so `sum` and `prod` keep their operand's dtype.
-declare("sum", 1, _reduction("sum", "iufc"), Trait.TOTAL, attributes=attributes.Reduction)
 # Products of floats are multiplied pair by pair, which makes their derivatives exact at zeros.
-declare("prod", 1, _reduction("prod", "iu"), Trait.TOTAL, attributes=attributes.Reduction)
-declare("any", 1, _reduction("any", "b"), Trait.TOTAL, attributes=attributes.Reduction)
-declare("all", 1, _reduction("all", "b"), Trait.TOTAL, attributes=attributes.Reduction)
+for _name, _kinds in {"sum": "iufc", "prod": "iu", "any": "b", "all": "b"}.items():
+    declared(_name, 1, Trait.TOTAL, attributes=attributes.Reduction)(_reduction(_name, _kinds))
 # An extreme fails only along an axis of size 0, which the type rule refuses where it is known. `argmax` and `argmin`
 # are of one axis each: the index of the first extreme value, as int64.
 for _name, _result in (("max", None), ("min", None), ("argmax", default_int()), ("argmin", default_int())):
     _infer = _reduction(_name, "biuf", _result, needs_elements=True)
-    declare(_name, 1, _infer, Trait.TOTAL_IF_STATIC, Trait.SELECTS, attributes=attributes.Reduction)
+    declared(_name, 1, Trait.TOTAL_IF_STATIC, Trait.SELECTS, attributes=attributes.Reduction)(_infer)
 
 
-def _infer_scan(name: str, kinds: str) -> TypeRule:
-    def infer(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
-        (x,) = tensors(name, operands)
+def _infer_scan(name: str, kinds: str) -> TensorRule:
+    def infer(attrs: attributes.Axis, x: TensorType) -> TensorType:
         require_kind(name, kinds, (x,))
         axes(name, (attrs.axis,), x.rank)
-        return (x,)
+        return x
 
     return infer
 
 
 # `reverse=True` accumulates from the end: the transpose of the forward accumulation.
-declare("cumsum", 1, _infer_scan("cumsum", "iufc"), Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Scan)
-declare("cumprod", 1, _infer_scan("cumprod", "iu"), Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Scan)
+for _name, _kinds in {"cumsum": "iufc", "cumprod": "iu"}.items():
+    declared(_name, 1, Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Scan)(_infer_scan(_name, _kinds))
 
 
 # Ops that move elements without computing on them, and `dim`, which reads a size.
@@ -113,10 +117,9 @@ declare("cumprod", 1, _infer_scan("cumprod", "iu"), Trait.TOTAL, Trait.SHAPE_OF_
 # dimensions; see `ctrlgrad.ops.term.template`.
 
 
-def _infer_constant(
-    operands: Sequence[Type], attrs: attributes.Constant, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    return (TensorType(attrs.value.dtype, attrs.value.shape),)
+@declared("constant", 0, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Constant)
+def _infer_constant(attrs: attributes.Constant) -> TensorType:
+    return TensorType(attrs.value.dtype, attrs.value.shape)
 
 
 @declared("dim", 1, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Axis, uses=(Use.MEASURE,))
@@ -125,13 +128,20 @@ def _infer_dim(attrs: attributes.Axis, x: TensorType) -> TensorType:
     return INDEX
 
 
-def _infer_iota(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]) -> Sequence[Type]:
-    template("iota", attrs.shape, operands)
-    return (TensorType(INDEX.dtype, attrs.shape),)
+# 0, 1, ..., n - 1 of a shape (n,).
+@declared("iota", None, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Shape, further=Use.SIZE)
+def _infer_iota(attrs: attributes.Shape, *dims: TensorType) -> TensorType:
+    template("iota", attrs.shape, dims)
+    return TensorType(INDEX.dtype, attrs.shape)
 
 
-def _infer_reshape(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]) -> Sequence[Type]:
-    x, *dims = tensors("reshape", operands)
+# Arguments of declarations of ops on one operand, and a shape.
+_RESHAPED = (Trait.VIEW, Trait.CHEAP, Trait.TOTAL_IF_STATIC)
+_SHAPED: dict[str, Any] = {"attributes": attributes.Shape, "uses": (Use.VALUE,), "further": Use.SIZE}
+
+
+@declared("reshape", None, *_RESHAPED, **_SHAPED)
+def _infer_reshape(attrs: attributes.Shape, x: TensorType, *dims: TensorType) -> TensorType:
     template("reshape", attrs.shape, dims)
     before, after = product(x.shape), product(attrs.shape)
     if before is not None and after is not None and before != after:
@@ -141,13 +151,11 @@ def _infer_reshape(operands: Sequence[Type], attrs: attributes.Shape, regions: S
             got=f"{after} elements, {attrs.shape}",
             hint="one size may be -1 and takes what is left over",
         )
-    return (TensorType(x.dtype, attrs.shape),)
+    return TensorType(x.dtype, attrs.shape)
 
 
-def _infer_broadcast_to(
-    operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    x, *dims = tensors("broadcast_to", operands)
+@declared("broadcast_to", None, *_RESHAPED, **_SHAPED)
+def _infer_broadcast_to(attrs: attributes.Shape, x: TensorType, *dims: TensorType) -> TensorType:
     shape = attrs.shape
     template("broadcast_to", shape, dims)
     joined = broadcast_shapes((x.shape, shape))
@@ -162,11 +170,11 @@ def _infer_broadcast_to(
             got=str(shape),
             hint="add dimensions of size 1 where they are missing: x[:, None]",
         )
-    return (TensorType(x.dtype, shape),)
+    return TensorType(x.dtype, shape)
 
 
 # Sums over the axes in which the operand was broadcast from `shape`: the transpose of `broadcast_to`.
-@declared("sum_to", None, Trait.TOTAL_IF_STATIC, attributes=attributes.Shape, uses=(Use.VALUE,), further=Use.SIZE)
+@declared("sum_to", None, Trait.TOTAL_IF_STATIC, **_SHAPED)
 def _infer_sum_to(attrs: attributes.Shape, x: TensorType, *dims: TensorType) -> TensorType:
     shape = attrs.shape
     template("sum_to", shape, dims)
@@ -216,8 +224,8 @@ def _infer_flip(attrs: attributes.Axes, x: TensorType) -> TensorType:
     return x
 
 
-def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
-    types = tensors("concat", operands)
+@declared("concat", None, Trait.MOVES, Trait.TOTAL_IF_STATIC, attributes=attributes.Axis)
+def _infer_concat(attrs: attributes.Axis, *types: TensorType) -> TensorType:
     first, axis = types[0], attrs.axis
     axes("concat", (axis,), first.rank)
     shape: list[Dim] = []
@@ -242,7 +250,7 @@ def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Seq
             got=", ".join(str(t) for t in types),
             hint="cast with .astype",
         )
-    return (TensorType(first.dtype, tuple(shape)),)
+    return TensorType(first.dtype, tuple(shape))
 
 
 # The size that all elements of a list of sizes are, 0 for none; an error at run time where they differ, which names
@@ -254,34 +262,21 @@ def _infer_common_size(attrs: Attributes, x: TensorType) -> TensorType:
     return INDEX
 
 
+_SAME = (Trait.VIEW, Trait.CHEAP, Trait.SHAPE_OF_FIRST)
+
+
 # The identity, after which the sizes of some axes count as unknown.
-@declared(
-    "forget_sizes",
-    1,
-    Trait.VIEW,
-    Trait.CHEAP,
-    Trait.TOTAL,
-    Trait.SHAPE_OF_FIRST,
-    attributes=attributes.Axes,
-    uses=(Use.PASS,),
-)
+@declared("forget_sizes", 1, *_SAME, Trait.TOTAL, attributes=attributes.Axes, uses=(Use.PASS,))
 def _infer_forget(attrs: attributes.Axes, x: TensorType) -> TensorType:
     over = axes("forget_sizes", attrs.axes, x.rank)
     return TensorType(x.dtype, tuple(None if axis in over else d for axis, d in enumerate(x.shape)))
 
 
+_ENSURED: dict[str, Any] = {"attributes": attributes.Required, "uses": (Use.PASS,), "further": Use.SIZE}
+
+
 # The identity on arrays of these sizes along some axes, which are in order; an error for any other sizes.
-@declared(
-    "ensure_sizes",
-    None,
-    Trait.VIEW,
-    Trait.CHEAP,
-    Trait.TOTAL_IF_STATIC,
-    Trait.SHAPE_OF_FIRST,
-    attributes=attributes.Required,
-    uses=(Use.PASS,),
-    further=Use.SIZE,
-)
+@declared("ensure_sizes", None, *_SAME, Trait.TOTAL_IF_STATIC, **_ENSURED)
 def _infer_ensure(attrs: attributes.Required, x: TensorType, *dims: TensorType) -> TensorType:
     template("ensure_sizes", attrs.shape, dims)
     wanted = dict(zip(axes("ensure_sizes", attrs.axes, x.rank), attrs.shape, strict=True))
@@ -289,24 +284,6 @@ def _infer_ensure(attrs: attributes.Required, x: TensorType, *dims: TensorType) 
     if any(None not in (d, n) and d != n for d, n in zip(given.shape, x.shape, strict=True)):
         raise ShapeError(attrs.problem, expected=str(given), got=str(x), hint=attrs.hint)
     return given
-
-
-declare("constant", 0, _infer_constant, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Constant)
-# 0, 1, ..., n - 1 of a shape (n,).
-declare("iota", None, _infer_iota, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Shape, further=Use.SIZE)
-for _name, _infer in (("reshape", _infer_reshape), ("broadcast_to", _infer_broadcast_to)):
-    declare(
-        _name,
-        None,
-        _infer,
-        Trait.VIEW,
-        Trait.CHEAP,
-        Trait.TOTAL_IF_STATIC,
-        attributes=attributes.Shape,
-        uses=(Use.VALUE,),
-        further=Use.SIZE,
-    )
-declare("concat", None, _infer_concat, Trait.MOVES, Trait.TOTAL_IF_STATIC, attributes=attributes.Axis)
 
 
 # Ops that find an order or positions; what they yield are int64 indices, and values follow by `getitem`.
@@ -520,8 +497,12 @@ def _infer_getitem(attrs: attributes.Index, x: TensorType, *indices: TensorType)
     return TensorType(x.dtype, indexed_shape(x.shape, attrs.key, indices))
 
 
-def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
-    x, value, *indices = tensors("an indexed update", operands)
+# Arguments of the declarations of updates.
+_UPDATED: dict[str, Any] = {"attributes": attributes.Index, "uses": (Use.UPDATE, Use.VALUE), "further": Use.INDEX}
+
+
+@declared("setitem", None, Trait.SHAPE_OF_FIRST, **_UPDATED)
+def _infer_update(attrs: attributes.Index, x: TensorType, value: TensorType, *indices: TensorType) -> TensorType:
     _check_operands("an indexed update", attrs.key, indices)
     region = indexed_shape(x.shape, attrs.key, indices)
     joined = broadcast_shapes((region, value.shape))
@@ -543,26 +524,14 @@ def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Se
             got=str(value),
             hint="reshape the value, or choose the index so that x[index] has the value's shape",
         )
-    return (x,)
+    return x
 
 
-def _infer_added(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
+@declared("additem", None, Trait.SHAPE_OF_FIRST, Trait.WHOLE, **_UPDATED)
+def _infer_added(attrs: attributes.Index, x: TensorType, *rest: TensorType) -> TensorType:
     # `additem` takes the dtypes of `add`, which takes no booleans.
-    require_kind("additem", "iufc", tensors("additem", operands[:1]))
-    return _infer_update(operands, attrs, regions)
-
-
-for _name, _infer, _traits in (("setitem", _infer_update, ()), ("additem", _infer_added, (Trait.WHOLE,))):
-    declare(
-        _name,
-        None,
-        _infer,
-        Trait.SHAPE_OF_FIRST,
-        *_traits,
-        attributes=attributes.Index,
-        uses=(Use.UPDATE, Use.VALUE),
-        further=Use.INDEX,
-    )
+    require_kind("additem", "iufc", (x,))
+    return _infer_update(attrs, x, *rest)
 
 
 def is_static(key: Key) -> bool:

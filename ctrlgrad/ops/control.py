@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.op import Trait, Use, declare
+from ctrlgrad.ir.op import Trait, TypeRule, Use, declare
 from ctrlgrad.ir.types import BOOL, INDEX, RegionType, TensorType, Type, join
-from ctrlgrad.ops.term import axes, declared, scalar_index, tensors
+from ctrlgrad.ops.term import axes, declared, scalar_index
 
 
 def _accept(what: str, declared: Sequence[Type], given: Sequence[Type]) -> None:
@@ -89,15 +89,15 @@ def _infer_call(operands: Sequence[Type], attrs: Attributes, regions: Sequence[R
 declare("call", None, _infer_call, attributes=attributes.Call)
 
 
-def _infer_barrier(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    return (operands[0],)
-
+# The type rule of the identity, on a tensor or a stack.
+_first: TypeRule = lambda operands, attrs, regions: operands[:1]
 
 # The identity, which no pass sees through: what is computed again from it is not merged with what was computed before.
 # One that has a name marks a value for the policies of checkpoints.
 # The name of a barrier that `check_nans="gradients"` looks at.
 COTANGENT = "a cotangent"
-declare("barrier", 1, _infer_barrier, Trait.VIEW, Trait.SHAPE_OF_FIRST, attributes=attributes.Barrier, uses=(Use.PASS,))
+_SAME = (Trait.VIEW, Trait.SHAPE_OF_FIRST)
+declare("barrier", 1, _first, *_SAME, attributes=attributes.Barrier, uses=(Use.PASS,))
 
 
 # Ops that call the user's Python while a graph runs.
@@ -108,13 +108,9 @@ declare("barrier", 1, _infer_barrier, Trait.VIEW, Trait.SHAPE_OF_FIRST, attribut
 # be called more often than the program reaches the op, or not at all if nothing uses the results.
 
 
-def _infer_watch(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    return (operands[0],)
-
-
 declare("callback", None, lambda operands, attrs, regions: (), Trait.EFFECT, attributes=attributes.Hook)
 declare("pure_callback", None, lambda operands, attrs, regions: attrs.results, attributes=attributes.HostCall)
-declare("watch", 1, _infer_watch, Trait.VIEW, Trait.SHAPE_OF_FIRST, attributes=attributes.Hook, uses=(Use.PASS,))
+declare("watch", 1, _first, *_SAME, attributes=attributes.Hook, uses=(Use.PASS,))
 
 
 # Collectives: what rows of a mapped function that has given its axis a name tell each other.
@@ -131,23 +127,14 @@ declare("watch", 1, _infer_watch, Trait.VIEW, Trait.SHAPE_OF_FIRST, attributes=a
 #     axis_index    y_i = i
 
 
-def _infer_same(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    return tensors("a collective", operands)
-
-
-def _infer_index(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    return (INDEX,)
-
-
 @declared("all_gather", 1, Trait.MAPPED, Trait.TOTAL, attributes=attributes.CollectiveAlong)
 def _infer_gather(attrs: attributes.CollectiveAlong, x: TensorType) -> TensorType:
     (axis,) = axes("all_gather", (attrs.axis,), x.rank + 1)
     return TensorType(x.dtype, (*x.shape[:axis], attrs.size, *x.shape[axis:]))
 
 
-def _per_row(op: str, operands: Sequence[Type], attrs: attributes.CollectiveAlong) -> tuple[TensorType, int]:
-    """The operand, whose axis has an element for each row, and that axis."""
-    (x,) = tensors(op, operands)
+def _row_axis(op: str, attrs: attributes.CollectiveAlong, x: TensorType) -> int:
+    """Axis of the operand that has an element for each row."""
     (axis,) = axes(op, (attrs.axis,), x.rank)
     if None not in (attrs.size, x.shape[axis]) and x.shape[axis] != attrs.size:
         raise ShapeError(
@@ -156,25 +143,21 @@ def _per_row(op: str, operands: Sequence[Type], attrs: attributes.CollectiveAlon
             got=str(x),
             hint="reshape it so that one axis has an element for each row",
         )
-    return x, axis
+    return axis
 
 
-def _infer_scatter(
-    operands: Sequence[Type], attrs: attributes.CollectiveAlong, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    x, axis = _per_row("psum_scatter", operands, attrs)
-    return (TensorType(x.dtype, (*x.shape[:axis], *x.shape[axis + 1 :])),)
+@declared("psum_scatter", 1, Trait.MAPPED, Trait.TOTAL, attributes=attributes.CollectiveAlong)
+def _infer_scatter(attrs: attributes.CollectiveAlong, x: TensorType) -> TensorType:
+    axis = _row_axis("psum_scatter", attrs, x)
+    return TensorType(x.dtype, (*x.shape[:axis], *x.shape[axis + 1 :]))
 
 
-def _infer_exchange(
-    operands: Sequence[Type], attrs: attributes.CollectiveAlong, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    return (_per_row("all_to_all", operands, attrs)[0],)
+@declared("all_to_all", 1, Trait.MAPPED, Trait.TOTAL, attributes=attributes.CollectiveAlong)
+def _infer_exchange(attrs: attributes.CollectiveAlong, x: TensorType) -> TensorType:
+    _row_axis("all_to_all", attrs, x)
+    return x
 
 
-_SAME = (Trait.MAPPED, Trait.TOTAL)
-declare("psum", 1, _infer_same, *_SAME, attributes=attributes.Collective)
-declare("ppermute", 1, _infer_same, *_SAME, attributes=attributes.Permutation)
-declare("all_to_all", 1, _infer_exchange, *_SAME, attributes=attributes.CollectiveAlong)
-declare("psum_scatter", 1, _infer_scatter, Trait.MAPPED, Trait.TOTAL, attributes=attributes.CollectiveAlong)
-declare("axis_index", 0, _infer_index, Trait.MAPPED, Trait.TOTAL, attributes=attributes.Collective)
+declared("psum", 1, Trait.MAPPED, Trait.TOTAL, attributes=attributes.Collective)(lambda attrs, x: x)
+declared("ppermute", 1, Trait.MAPPED, Trait.TOTAL, attributes=attributes.Permutation)(lambda attrs, x: x)
+declared("axis_index", 0, Trait.MAPPED, Trait.TOTAL, attributes=attributes.Collective)(lambda attrs: INDEX)

@@ -16,9 +16,9 @@ from ctrlgrad.dtypes import BFLOAT16, computed_dtype, dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.op import Trait, TypeRule, Use, declare
-from ctrlgrad.ir.types import RegionType, TensorType, Type, broadcast_shapes
-from ctrlgrad.ops.term import Term, declared, emit, require_kind, tensors, where
+from ctrlgrad.ir.op import Trait, Use
+from ctrlgrad.ir.types import TensorType, broadcast_shapes
+from ctrlgrad.ops.term import TensorRule, Term, declared, emit, require_kind, where
 from ctrlgrad.records import record
 
 # Functions that NumPy lacks, as formulas: read by NumPy for arrays, and by the plan for the numbers of machine code.
@@ -140,12 +140,11 @@ def _same_dtype(operation: str, types: Sequence[TensorType]) -> np.dtype:
     return dtypes.pop()
 
 
-def _rule(name: str, kinds: str, result: np.dtype | None) -> TypeRule:
-    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-        types = tensors(name, operands)
+def _rule(name: str, kinds: str, result: np.dtype | None) -> TensorRule:
+    def infer(attrs: Attributes, *types: TensorType) -> TensorType:
         dtype = _same_dtype(name, types)
         require_kind(name, kinds, types)
-        return (broadcast(name, types, dtype if result is None else result),)
+        return broadcast(name, types, dtype if result is None else result)
 
     return infer
 
@@ -173,7 +172,7 @@ FACTS: dict[str, Facts] = {}
 def add(
     name: str,
     arity: int,
-    infer: TypeRule,
+    infer: TensorRule,
     partials: tuple[Partial | None, ...] | None,
     *,
     numpy: Callable[..., Any] | None = None,
@@ -188,7 +187,7 @@ def add(
     Not cheap is what takes several times as long as `exp`: its results are saved for the backward side.
     """
     kinds = [Trait.ELEMENTWISE, *([Trait.CHEAP] if cheap else ()), *([total] if total is not None else ())]
-    declare(name, arity, infer, *kinds, *traits, attributes=attributes)
+    declared(name, arity, *kinds, *traits, attributes=attributes)(infer)
     FACTS[name] = Facts(partials, numpy or getattr(np, name), jax or f"numpy.{name}")
 
 
@@ -376,17 +375,16 @@ _without_derivative(2, "iu", "bitwise_and bitwise_or bitwise_xor bitwise_left_sh
 add("integer_power", 2, _rule("integer_power", "iu", None), (), numpy=np.power, jax="numpy.power")
 
 
-def _same_width(name: str, kind: str, result: str) -> TypeRule:
+def _same_width(name: str, kind: str, result: str) -> TensorRule:
     """From a dtype of a kind to the one of another kind that is as wide."""
 
-    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-        (x,) = tensors(name, operands)
+    def infer(attrs: Attributes, x: TensorType) -> TensorType:
         require_kind(name, kind, [x])
         if x.dtype.itemsize == 1:
             raise TypeMismatchError(
                 f"{name}: no floats are as wide", expected="integers of 16, 32 or 64 bits", got=str(x)
             )
-        return (TensorType(np.dtype(f"{result}{x.dtype.itemsize}"), x.shape),)
+        return TensorType(np.dtype(f"{result}{x.dtype.itemsize}"), x.shape)
 
     return infer
 
@@ -395,14 +393,11 @@ def _view(kind: str) -> Callable[[Any], Any]:
     return lambda x: np.asarray(x).view(f"{kind}{x.dtype.itemsize}")
 
 
-def _infer_bits_to_bfloat16(
-    operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]
-) -> Sequence[Type]:
-    (x,) = tensors("bits_to_bfloat16", operands)
+def _infer_bits_to_bfloat16(attrs: Attributes, x: TensorType) -> TensorType:
     require_kind("bits_to_bfloat16", "iu", [x])
     if x.dtype.itemsize != 2:
         raise TypeMismatchError("bits_to_bfloat16: not as wide", expected="integers of 16 bits", got=str(x))
-    return (TensorType(BFLOAT16, x.shape),)
+    return TensorType(BFLOAT16, x.shape)
 
 
 # The bits of a float as an unsigned integer, and back, of signed ones too: as a float of NumPy's, or as bfloat16.
@@ -420,19 +415,17 @@ add(
 )
 
 
-def _infer_abs(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    (x,) = tensors("abs", operands)
+def _infer_abs(attrs: Attributes, x: TensorType) -> TensorType:
     dtype = np.dtype(x.dtype.type(0).real.dtype) if dtype_kind(x.dtype) == "c" else x.dtype
-    return (TensorType(dtype, x.shape),)
+    return TensorType(dtype, x.shape)
 
 
-def _infer_where(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-    condition, a, b = types = tensors("where", operands)
+def _infer_where(attrs: Attributes, condition: TensorType, a: TensorType, b: TensorType) -> TensorType:
     if condition.dtype != BOOL:
         raise TypeMismatchError(
             "where: the condition is not boolean", expected="bool", got=str(condition), hint="compare: x != 0"
         )
-    return (broadcast("where", types, _same_dtype("where", (a, b))),)
+    return broadcast("where", (condition, a, b), _same_dtype("where", (a, b)))
 
 
 @declared("cast", 1, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Cast)
@@ -444,13 +437,6 @@ add("abs", 1, _infer_abs, None, total=Trait.TOTAL)
 _CHOSEN = (None, lambda t, z, c, x, y: where(c, t, 0), lambda t, z, c, x, y: where(c, 0, t))
 add("where", 3, _infer_where, _CHOSEN, total=Trait.TOTAL_IF_STATIC, traits=(Trait.BOUNDED, Trait.SELECTS))
 # The identity whose derivative is zero.
-declare(
-    "stop_gradient",
-    1,
-    lambda operands, attrs, regions: (operands[0],),
-    Trait.TOTAL,
-    Trait.VIEW,
-    Trait.CHEAP,
-    Trait.SHAPE_OF_FIRST,
-    uses=(Use.PASS,),
+declared("stop_gradient", 1, Trait.TOTAL, Trait.VIEW, Trait.CHEAP, Trait.SHAPE_OF_FIRST, uses=(Use.PASS,))(
+    lambda attrs, x: x
 )

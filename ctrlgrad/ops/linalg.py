@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir.attributes import Answer, Attributes, Product, Triangle
-from ctrlgrad.ir.op import Trait, TypeRule, declare
-from ctrlgrad.ir.types import Dim, RegionType, TensorType, Type, broadcast_shapes
-from ctrlgrad.ops.term import declared, tensors
+from ctrlgrad.ir.op import Trait
+from ctrlgrad.ir.types import Dim, TensorType, broadcast_shapes
+from ctrlgrad.ops.term import TensorRule, declared
 
 # Parts of the error for factors that do not fit, shared by the op and by its derivative rules.
 DIFFER = "matmul: the sizes to sum over differ"
@@ -73,25 +71,23 @@ def _side(x: TensorType) -> Dim:
     return x.shape[-1] if x.shape[-2] is None else x.shape[-2]
 
 
-def _square(name: str) -> TypeRule:
+def _square(name: str) -> TensorRule:
     """From square matrices to matrices of the same type."""
 
-    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-        (x,) = tensors(name, operands)
+    def infer(attrs: Attributes, x: TensorType) -> TensorType:
         _matrix(name, x, square=True)
         n = _side(x)
-        return (TensorType(x.dtype, (*x.shape[:-2], n, n)),)
+        return TensorType(x.dtype, (*x.shape[:-2], n, n))
 
     return infer
 
 
-def _scalar(name: str, *, real: bool) -> TypeRule:
+def _scalar(name: str, *, real: bool) -> TensorRule:
     """From square matrices to a number each."""
 
-    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-        (x,) = tensors(name, operands)
+    def infer(attrs: Attributes, x: TensorType) -> TensorType:
         _matrix(name, x, square=True)
-        return (TensorType(_real(x.dtype) if real else x.dtype, x.shape[:-2]),)
+        return TensorType(_real(x.dtype) if real else x.dtype, x.shape[:-2])
 
     return infer
 
@@ -100,11 +96,10 @@ def _real(dtype: np.dtype) -> np.dtype:
     return np.zeros(0, dtype).real.dtype
 
 
-def _system(name: str) -> TypeRule:
+def _system(name: str) -> TensorRule:
     """From square matrices and right sides to the unknowns."""
 
-    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-        a, b = tensors(name, operands)
+    def infer(attrs: Attributes, a: TensorType, b: TensorType) -> TensorType:
         _matrix(name, a, square=True)
         _matrix(name, b, square=False)
         batch = broadcast_shapes((a.shape[:-2], b.shape[:-2]))
@@ -114,7 +109,7 @@ def _system(name: str) -> TypeRule:
         if batch is None or len(sizes) > 1:
             fitting = "[..., n, n] and [..., n, k]"
             raise ShapeError(f"{name}: the shapes do not fit", expected=fitting, got=f"{a} and {b}")
-        return (TensorType(b.dtype, (*batch, sizes.pop() if sizes else None, b.shape[-1])),)
+        return TensorType(b.dtype, (*batch, sizes.pop() if sizes else None, b.shape[-1]))
 
     return infer
 
@@ -146,16 +141,15 @@ def _infer_eigenvalues(attrs: Attributes, x: TensorType) -> TensorType:
     return TensorType(_real(x.dtype), (*x.shape[:-2], _side(x)))
 
 
-def _infer_general(values: bool) -> TypeRule:
+def _infer_general(values: bool) -> TensorRule:
     """Complex numbers, whether the matrices are complex or real."""
     name = "general_eigenvalues" if values else "general_eigenvectors"
 
-    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
-        (x,) = tensors(name, operands)
+    def infer(attrs: Attributes, x: TensorType) -> TensorType:
         _matrix(name, x, square=True)
         n = _side(x)
         dtype = np.result_type(x.dtype, np.complex64)
-        return (TensorType(dtype, (*x.shape[:-2], n) if values else (*x.shape[:-2], n, n)),)
+        return TensorType(dtype, (*x.shape[:-2], n) if values else (*x.shape[:-2], n, n))
 
     return infer
 
@@ -213,19 +207,19 @@ def signed(u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 # x with a @ x = b.
-declare("solve", 2, _system("solve"), Trait.SINGULAR, attributes=Answer)
+declared("solve", 2, Trait.SINGULAR, attributes=Answer)(_system("solve"))
 # The same by one triangle of a, the only one that is read.
-declare("triangular_solve", 2, _system("triangular_solve"), Trait.SINGULAR, attributes=Triangle)
+declared("triangular_solve", 2, Trait.SINGULAR, attributes=Triangle)(_system("triangular_solve"))
 # The lower triangular l with l @ l^H = a, of hermitian positive definite a.
-declare("cholesky", 1, _square("cholesky"), Trait.SINGULAR, attributes=Answer)
-declare("det", 1, _scalar("det", real=False))
+declared("cholesky", 1, Trait.SINGULAR, attributes=Answer)(_square("cholesky"))
+declared("det", 1)(_scalar("det", real=False))
 # The transposed cofactors: a @ adjugate(a) = det(a) * identity, at singular matrices too.
-declare("adjugate", 1, _square("adjugate"))
+declared("adjugate", 1)(_square("adjugate"))
 # log(abs(det(a))), and det(a) / abs(det(a)).
-declare("logabsdet", 1, _scalar("logabsdet", real=True), Trait.SINGULAR)
-declare("det_sign", 1, _scalar("det_sign", real=False))
-declare("eigenvectors", 1, _square("eigenvectors"), Trait.SINGULAR)
+declared("logabsdet", 1, Trait.SINGULAR)(_scalar("logabsdet", real=True))
+declared("det_sign", 1)(_scalar("det_sign", real=False))
+declared("eigenvectors", 1, Trait.SINGULAR)(_square("eigenvectors"))
 # Of any square matrices, as complex numbers, in LAPACK's order. The columns have norm 1, and the largest component of
 # each is real.
-declare("general_eigenvalues", 1, _infer_general(values=True), Trait.SINGULAR)
-declare("general_eigenvectors", 1, _infer_general(values=False), Trait.SINGULAR)
+declared("general_eigenvalues", 1, Trait.SINGULAR)(_infer_general(values=True))
+declared("general_eigenvectors", 1, Trait.SINGULAR)(_infer_general(values=False))

@@ -19,6 +19,11 @@ from ctrlgrad.ir.op import Trait, declare
 from ctrlgrad.ir.types import Dim, RegionType, Shape, StackType
 
 
+def _operators(op: str) -> tuple[Callable[[Term, Operand], Term], Callable[[Term, Operand], Term]]:
+    """Methods of an operator and of its reflection."""
+    return lambda self, other: emit(op, self, other), lambda self, other: emit(op, other, self)
+
+
 class Term:
     """A value with operators; see the module's docstring."""
 
@@ -64,47 +69,17 @@ class Term:
         """The number of slots of a stack."""
         return emit("stack_length", self)
 
-    def __add__(self, other: Operand) -> Term:
-        return emit("add", self, other)
-
-    def __sub__(self, other: Operand) -> Term:
-        return emit("subtract", self, other)
-
-    def __mul__(self, other: Operand) -> Term:
-        return emit("multiply", self, other)
-
-    def __truediv__(self, other: Operand) -> Term:
-        return emit("divide", self, other)
-
-    def __pow__(self, other: Operand) -> Term:
-        return emit("power", self, other)
-
-    def __radd__(self, other: Operand) -> Term:
-        return emit("add", other, self)
-
-    def __rsub__(self, other: Operand) -> Term:
-        return emit("subtract", other, self)
-
-    def __rmul__(self, other: Operand) -> Term:
-        return emit("multiply", other, self)
-
-    def __rtruediv__(self, other: Operand) -> Term:
-        return emit("divide", other, self)
-
     def __neg__(self) -> Term:
         return emit("negative", self)
 
     def __matmul__(self, other: Term) -> Term:
         return emit("matmul", self, other)
 
-    def __gt__(self, other: Operand) -> Term:
-        return emit("greater", self, other)
-
-    def __lt__(self, other: Operand) -> Term:
-        return emit("less", self, other)
-
-    def equals(self, other: Operand) -> Term:
-        return emit("equal", self, other)
+    __add__, __radd__ = _operators("add")
+    __sub__, __rsub__ = _operators("subtract")
+    __mul__, __rmul__ = _operators("multiply")
+    __truediv__, __rtruediv__ = _operators("divide")
+    __pow__, __gt__, __lt__, equals = (_operators(op)[0] for op in ("power", "greater", "less", "equal"))
 
 
 Operand = Term | int | float | complex
