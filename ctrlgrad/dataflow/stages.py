@@ -39,7 +39,7 @@ from ctrlgrad.dataflow.devices import DEFAULT
 from ctrlgrad.dataflow.partition import Choice, Parts, flat_node
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.native.parts import PART
+from ctrlgrad.engines.native.pieces import PART
 from ctrlgrad.engines.threads import UNIT, WORK_TO_SHARE, default_threads
 from ctrlgrad.ir import (
     INDEX,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import random
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -255,9 +258,9 @@ def test_a_loop_that_is_no_pipeline_is_one_plan_beside_one_that_is() -> None:
         def ring(carry: Any) -> Any:
             a, b = carry
             with cg.device("cpu:0"):
-                a = cnp.sin(b) * 0.9
+                a = 0.7 * b
             with cg.device("cpu:1"):
-                b = cnp.cos(a) - 0.5
+                b = cnp.sin(a)
             return a, b
 
         start = layers(20, x, w)
@@ -444,3 +447,36 @@ def test_an_error_is_the_one_of_the_loop_as_written(device: int) -> None:
     assert "in iteration 37" in errors[0].notes[0]
     at[37] = 0
     assert_same(run_on("dataflow", graph, [x, at]), run_on("reference", graph, [x, at]))
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False], ids=["Ctrl-C", "another device fails"])
+def test_a_plan_on_a_thread_ends_when_the_run_does(is_interrupted: bool) -> None:
+    """A loop without end on one device; the other one is told of Ctrl-C, or fails."""
+
+    def both(x: Any, w: Any, at: Any) -> Any:
+        start = layers(20, x, w)
+        with cg.device("cpu:1"):
+            read = cg.while_loop(lambda c: c[0] < 20, lambda c: (c[0] + 1, c[1] + x[at, 0, 0]), (0, start))[1]
+        with cg.device("cpu:0"):
+            return cg.while_loop(lambda c: c > -1.0, cnp.abs, start) + read
+
+    graph = cg.function(both).graph(X, W, 1)
+    assert is_divided(graph)
+    before = threading.enumerate()
+    if is_interrupted:
+        timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        timer.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                run(graph, [X, W, np.int64(1)])
+        finally:
+            timer.cancel()
+            signal.signal(signal.SIGINT, handler)
+    else:
+        with pytest.raises(IndexOutOfRangeError):
+            run(graph, [X, W, np.int64(len(X))])
+    for thread in threading.enumerate():
+        if thread not in before:
+            thread.join(5.0)
+            assert not thread.is_alive()
