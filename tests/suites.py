@@ -65,7 +65,6 @@ CI_ONLY: dict[str, tuple[str, ...]] = {
         "memory/test_manager_random.py",
         "mpi/test_dataflow_ranks.py::test_random_programs_and_their_gradients",
         "native/test_agreement.py::test_random_programs",
-        "native/test_pieces_agreement.py::test_random_*",
         "native/test_size_sweep.py",
         "native/test_thresholds.py",
         "passes/test_random_layers.py",

@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,8 @@ def _layers_colour(label: str) -> str:
     return ORANGE if label == "one device" else BLUE if label.startswith("two devices") else GRAY
 
 
-def _layers(axes: Axes, cases: Cases) -> None:
-    _bars(axes, _costs(cases, "dataflow-layers"), _layers_colour, "training steps a second")
+def _layers(axes: Axes, cases: Cases, name: str = "dataflow-layers") -> None:
+    _bars(axes, _costs(cases, name), _layers_colour, "training steps a second")
 
 
 def _learning_colour(label: str) -> str:
@@ -128,6 +129,7 @@ PANELS: tuple[Panel, ...] = (
     ("two devices, by iterations in flight", ("dataflow-window", "dataflow-window-latency"), _windows),
     ("dynamic against static unrolling", tuple(f"{UNROLLING}{n}" for n in (32, 64, 128, 256, 512)), _unrolling),
     ("two-layer LSTM", ("dataflow-layers",), _layers),
+    ("small two-layer LSTM", ("dataflow-layers-small",), partial(_layers, name="dataflow-layers-small")),
     ("deep Q-learning", ("dataflow-learning",), _learning),
 )
 

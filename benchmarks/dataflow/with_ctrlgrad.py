@@ -58,7 +58,8 @@ def _alike(found: Sequence[Any]) -> Results:
 def pipeline(n: int, width: int, window: int, latency: float | None = None) -> Program:
     """`n` iterations of two stages, on two devices: one carries a state, the other sums up what it makes of each.
 
-    With a `latency`, in seconds, the devices are simulated ones, and a message takes so long.
+    The executor runs it, which has a message for each value and iteration. With a `latency`, in seconds, the devices
+    are simulated ones, and a message takes so long.
     """
     kind = "cpu" if latency is None else "sim"
 
@@ -79,7 +80,7 @@ def pipeline(n: int, width: int, window: int, latency: float | None = None) -> P
     x, w = rng.standard_normal((width, width)), rng.standard_normal((width, width)) / np.sqrt(width)
 
     def step() -> Any:
-        with single_threaded_products(), dataflow.settings(latency=latency or 0.0):
+        with single_threaded_products(), dataflow.settings(latency=latency or 0.0, loops="lowered"):
             return run(x, w, np.int64(n))
 
     return Program(step, read=lambda total: {"total": total})
@@ -88,8 +89,8 @@ def pipeline(n: int, width: int, window: int, latency: float | None = None) -> P
 def layers(size: Sequence[int], devices: int, engine: str = "dataflow", loops: str | None = None) -> Program:
     """A training step of a two-layer LSTM for a size (T, batch, input, hidden), on one device or on two.
 
-    `loops`: the setting of the dataflow engine for loops. Without one a graph on one device runs as one plan, and two
-    devices hand each other the values of a chunk of iterations.
+    `loops`: the setting of the dataflow engine for loops. Without one a graph on one device runs as one plan, and so
+    does one on two, unless it is faster for them to hand each other the values of a chunk of iterations.
     """
     _, batch, inputs, hidden = size
     place = _place(devices)

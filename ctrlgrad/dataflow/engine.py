@@ -69,6 +69,7 @@ from ctrlgrad.engines.block_kernels import as_lists, rows_in_blocks
 from ctrlgrad.engines.exact_errors import exact_errors
 from ctrlgrad.engines.reference import FiniteCheck, Run
 from ctrlgrad.engines.reference.interpreter import explained
+from ctrlgrad.engines.threads import STOP
 from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError, UserInputError, locate
 from ctrlgrad.ir import Graph
 from ctrlgrad.mpi.launch import join
@@ -183,8 +184,7 @@ class Executor:
         try:
             with np.errstate(all="ignore"):
                 while ready:
-                    if self.stopped:
-                        raise StoppedError
+                    self.check_stopped()
                     if order is not None and isinstance(ready, deque):
                         ready.rotate(-order.randrange(len(ready)))
                     iteration, step = ready.popleft()
@@ -236,6 +236,11 @@ class Executor:
         self._fire(iteration, step)
         frame = iteration.frame.plan.name
         self.recorder.fired(self.plan.device, step.name, step.node, frame, iteration.tag, began, is_dead)
+
+    def check_stopped(self) -> None:
+        """Raise an error if another thread has asked this one to give up."""
+        if self.stopped:
+            raise StoppedError
 
     # Frames and iterations.
 
@@ -629,6 +634,7 @@ def run_devices(executors: Mapping[str, Executor], exchange: Exchange | RankRun,
         exchange.stop()
 
     def work(name: str) -> None:
+        STOP.set(executors[name].check_stopped)
         try:
             drive(executors[name], exchange.boxes[name], arguments)
         except StoppedError:
@@ -681,8 +687,7 @@ def drive(executor: Executor, transport: Transport, arguments: Sequence[Any]) ->
         executor.start(arguments)
         executor.drain()
         while not executor.finished or executor.outbox.departures:
-            if executor.stopped:
-                raise StoppedError
+            executor.check_stopped()
             messages = transport.receive_now() if executor.outbox.departures else transport.receive()
             if not messages:
                 # There is nothing to do but to wait for what is to be sent.

@@ -4,10 +4,10 @@
 
 Of a graph on threads of this process, loops that are a pipeline of devices are divided into plans (`stages`). One
 without such a loop needs no messages: it runs as one plan of the native engine (`is_one_plan`). A setting or
-`check_nans` may ask for the executor alone. Then a cluster on the processor runs by the reference engine's kernels, or
-in machine code where a setting says so, and one on a GPU as a program of the CUDA engine. In a session of
-`ctrlgrad.memory` pushes go into its blocks; a push or a pop hands its
-stack on at once, and the copies of the blocks run beside the computation, see `ctrlgrad.engines.block_kernels`.
+`check_nans` may ask for the executor alone. Then a cluster on the processor runs by the reference engine's kernels, and
+one on a GPU as a program of the CUDA engine. In a session of `ctrlgrad.memory` pushes go into its blocks; a push or a
+pop hands its stack on at once, and the copies of the blocks run beside the computation, see
+`ctrlgrad.engines.block_kernels`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ from ctrlgrad.records import record
 from ctrlgrad.source import here
 
 LOOPS = (None, "lowered", "whole")
-PIECES = ("reference", "native")
 
 
 def _check(name: str, value: object, is_usable: bool, expected: str) -> None:
@@ -90,8 +89,6 @@ class Settings:
             machine code; on a GPU by the CUDA engine. None: where no setting but `parallel_iterations` and `place`
             says how a graph runs, and its devices are threads of this process, loops that are a pipeline of several
             devices are plans for chunks of iterations where that pays, and all others one plan; else "lowered".
-        pieces: what runs a cluster on the processor: "reference", node by node, to the reference engine's bits; or
-            "native": its elementwise chains and products as machine code where that pays, compiled in the first calls.
         place: where an op goes, instead of where the user put it: takes a `FlatNode`, returns a device's name or None.
         order: a seed; what is ready fires in an order drawn by it, instead of first come, first served.
         latency: seconds that a message takes from or to a device `sim:N`.
@@ -102,7 +99,6 @@ class Settings:
     parallel_iterations: int | None = None
     clusters: str | None = None
     loops: str | None = None
-    pieces: str = "reference"
     place: Callable[[FlatNode], str | None] | None = None
     order: int | None = None
     latency: float = 0.0
@@ -116,7 +112,6 @@ class Settings:
         _check("parallel_iterations", window, is_window, "an int of 1 or more, or None")
         _check_choice("clusters", self.clusters, (None, *CUTS))
         _check_choice("loops", self.loops, LOOPS)
-        _check_choice("pieces", self.pieces, PIECES)
         _check_function("place", self.place, "a function that takes a FlatNode and returns a device's name or None")
         _check("order", order, order is None or _is_int(order), "an int, or None")
         is_number = isinstance(latency, int | float) and not isinstance(latency, bool)
@@ -212,7 +207,6 @@ class _Choices:
 
     clusters: str | None
     loops: str | None
-    pieces: str
     window: int | None
     place: _Place
     check_nans: bool | Literal["gradients"]
@@ -311,8 +305,7 @@ def prepare(graph: Graph, settings: Settings, check_nans: bool | Literal["gradie
     is_counted, window = memory.current() is not None, settings.parallel_iterations
     by = _Place(settings.place)
     may_divide = not (check_nans or isinstance(graph, FlatGraph)) and _is_of_threads(graph, settings)
-    made_by = settings.clusters, settings.loops, settings.pieces
-    choices = _Choices(*made_by, window, by, check_nans, is_counted, may_divide)
+    choices = _Choices(settings.clusters, settings.loops, window, by, check_nans, is_counted, may_divide)
     return _PREPARED.get(graph, choices, lambda: _prepare(graph, settings, choices))
 
 
@@ -360,12 +353,7 @@ def _pieces_of(device: str, settings: Settings, check_nans: bool | Literal["grad
         from ctrlgrad.dataflow.cuda import cuda_piece  # the CUDA engine, loaded where it is asked for
 
         return cuda_piece
-    kernels = _kernels(settings)
-    if settings.pieces == "reference":
-        return interpreted(kernels)
-    from ctrlgrad.engines.native.pieces import compile_piece  # as above
-
-    return lambda region: compile_piece(region, kernels) or interpreted(kernels)(region)
+    return interpreted(_kernels(settings))
 
 
 def _kernels(settings: Settings) -> Kernels:

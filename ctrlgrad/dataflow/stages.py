@@ -19,8 +19,8 @@ arrays again; and a pipeline is idle for about a chunk while it fills and emptie
 the number of iterations times the cost of a chunk over the work of an iteration. Bytes in flight, and the iterations in
 flight if the user limits them, are upper bounds.
 
-A loop that is no pipeline, or whose chunks would cost more than they save, is one plan on one device; the log says why
-(level INFO). A loop with callbacks stays as it is, and is lowered.
+A loop that is no pipeline, or that is expected to take longer in chunks, is one plan on one device, where large
+products are shared by all threads; the log says why (level INFO). A loop with callbacks stays as it is, and is lowered.
 
 In: any graph. Out: a graph with the same values within rounding, the native engine's instead of the reference engine's;
 they do not depend on the length of a chunk.
@@ -39,7 +39,8 @@ from ctrlgrad.dataflow.devices import DEFAULT
 from ctrlgrad.dataflow.partition import Choice, Parts, flat_node
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.native.parts import PART
+from ctrlgrad.engines.native.pieces import PART
+from ctrlgrad.engines.threads import UNIT, WORK_TO_SHARE, default_threads
 from ctrlgrad.ir import (
     INDEX,
     Builder,
@@ -79,7 +80,7 @@ IN_FLIGHT, BYTES_IN_FLIGHT = 4, 1 << 26
 CHUNK, CAPTURED_BYTE, ELEMENT, NODE = 25_000_000, 10, 8, 1_000
 # Iterations that a loop counts as if their number is unknown: one to be divided, and one inside of its iterations.
 GUESS, GUESS_INSIDE = 100, 16
-# Part of the time of one device that a divided loop may take.
+# Part of the time of a whole loop that a divided one may take.
 WORTH = 0.9
 
 Maker = Callable[[Value], Node | None]
@@ -207,16 +208,15 @@ class _Staging(Rewriter):
         return self.makers.get(value)
 
 
-def work_of(node: Node) -> float:
-    """Units of work of a node (`engines.threads`), unknown sizes and numbers of iterations guessed."""
-    if is_loop(node):
-        return GUESS_INSIDE * sum(work_of(inner) for region in node.regions for inner in region.nodes)
-    if node.regions:
-        return max(sum(map(work_of, region.nodes)) for region in node.regions)
+def work_of(node: Node, threads: int) -> float:
+    """Units of work (`engines.threads`) that a node takes on so many threads, unknown sizes and numbers of iterations
+    guessed."""
+    inside = [sum(work_of(inner, threads) for inner in region.nodes) for region in node.regions]
+    if inside:
+        return GUESS_INSIDE * sum(inside) if is_loop(node) else max(inside)
     elements = sum(bytes_of(v) / v.tensor.dtype.itemsize for v in node.results if isinstance(v.type, TensorType))
-    if node.op.name != "matmul":
-        return NODE + ELEMENT * elements
-    return NODE + elements * (node.operands[0].tensor.shape[-1] or SIZE)
+    each = node.operands[0].tensor.shape[-1] or SIZE if node.op.name == "matmul" else ELEMENT
+    return NODE + min(elements * each, elements * each / threads + WORK_TO_SHARE)
 
 
 # The division of one loop.
@@ -340,13 +340,17 @@ class _Division:
 
     def _choose_length(self, window: int | None) -> None:
         """Choose the length of a chunk, a power of 2: chunks of a loop and of its gradient begin at the same places."""
-        work = {id(unit): float(sum(map(work_of, unit.nodes))) for unit in self.units}
-        busiest = max(sum(work[id(u)] for u in self.units if u.home == home) for home in self.devices)
-        whole = sum(work.values())
+        threads, devices = default_threads(), len(self.devices)
+        nodes = [(node, unit.home) for unit in self.units for node in unit.nodes]
+        own = dict.fromkeys(self.devices, 0.0)
+        for node, home in nodes:
+            own[home] += work_of(node, max(1, threads // devices))
+        busiest = max(*own.values(), sum(own.values()) / threads)
+        native = sum(work_of(node, threads) for node, _ in nodes)
         by_rows = {row.array for row in rows(self.loop).values()}
         again = [v for v in (*self.loop.shared, *self.loop.carried) if isinstance(v.type, TensorType)]
         read = CAPTURED_BYTE * sum(bytes_of(v) for v in again if v not in by_rows)
-        self.cost, self.fill = CHUNK * len(self.stages) + read / len(self.devices), whole - busiest
+        self.cost, self.fill = CHUNK * len(self.stages) + read / devices, sum(own.values()) - busiest
         self.most = max(1, BYTES_IN_FLIGHT // IN_FLIGHT // max(1, self._collected(self.stages)))
         self.in_flight = IN_FLIGHT if window is None else min(IN_FLIGHT, window)
         if window is not None:
@@ -356,9 +360,11 @@ class _Division:
         self.length = 1 << int(min(power, np.floor(np.log2(self.most))))
         chunks = -(-trips // self.length)
         divided = trips * busiest + chunks * self.cost + min(self.length, trips) * self.fill
-        if divided >= WORTH * trips * whole:
-            each = f"{trips} iterations of {whole:.2g} units of work, {whole - busiest:.2g} of them at the same time"
-            raise _CannotDivide(f"chunks, {self.cost:.2g} units each, would cost more than they save: {each}")
+        if divided >= WORTH * trips * native:
+            times = (
+                f"{divided * UNIT / 1e6:.2g} ms in chunks of {self.length}, {trips * native * UNIT / 1e6:.2g} ms whole"
+            )
+            raise _CannotDivide(f"{trips} iterations on {threads} threads are expected to take {times}")
 
     def _stages(self, devices: Sequence[str]) -> list[list[_Unit]]:
         """The stages if these devices take turns: each takes all units that are ready, as late as that changes

@@ -10,8 +10,14 @@ the constants and predicts the time of each kind of kernel for 1 to 64 threads.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextvars import ContextVar
 
 from ctrlgrad.errors import UserInputError
+
+STOP: ContextVar[Callable[[], None] | None] = ContextVar("stop", default=None)
+"""A function that a plan's loops call now and then; it raises an error if the call is to end. Python raises what Ctrl-C
+asks for on the main thread alone."""
 
 MOST_THREADS = 256
 UNIT = 0.02

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import random
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,8 +42,9 @@ def _pipelines_are_divided(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def by_cost(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The choice that users have."""
+    """The choice that users have, on two cores."""
     monkeypatch.undo()
+    monkeypatch.setattr(stages, "default_threads", lambda: 2)
     with dataflow.settings(loops=None, parallel_iterations=None):
         yield
 
@@ -254,9 +258,9 @@ def test_a_loop_that_is_no_pipeline_is_one_plan_beside_one_that_is() -> None:
         def ring(carry: Any) -> Any:
             a, b = carry
             with cg.device("cpu:0"):
-                a = cnp.sin(b) * 0.9
+                a = 0.7 * b
             with cg.device("cpu:1"):
-                b = cnp.cos(a) - 0.5
+                b = cnp.sin(a)
             return a, b
 
         start = layers(20, x, w)
@@ -317,14 +321,26 @@ def lengths(graph: Graph, **changes: Any) -> list[int]:
 def of_size(batch: int, units: int, trips: int | None = None) -> Graph:
     """Two layers and their gradients; without `trips`, their number is an argument."""
     gradient = cg.value_and_grad(layers if trips is None else lambda _, x, w: layers(trips, x, w), argnums=(1, 2))
-    return cg.function(gradient).graph(np.int64(1), np.zeros((trips or 100, batch, units)), np.zeros((units, units)))
+    return cg.function(gradient).graph(
+        np.int64(1), np.broadcast_to(0.0, (trips or 100, batch, units)), np.zeros((units, units))
+    )
 
 
 @pytest.mark.usefixtures("by_cost")
-def test_the_length_follows_from_the_work_of_an_iteration() -> None:
-    assert not is_divided(of_size(2, 4, 100)), "so little work that messages would cost more"
+@pytest.mark.parametrize("threads", [1, 2, 3, 7, 16, 64])
+def test_a_loop_is_divided_where_that_is_faster(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "default_threads", lambda: threads)
+    assert not is_divided(of_size(2, 4, 1000)), "so little work that messages would cost more"
     assert not is_divided(of_size(2, 4)), "nor if their number is unknown"
-    forward = [lengths(of_size(64, units, 100))[0] for units in (256, 512, 1024)]
+    assert is_divided(of_size(16, 160, 1000)) == (threads > 1), "products too small to be shared by threads"
+    assert not is_divided(of_size(16, 160, 20)), "there are too few iterations"
+    assert not is_divided(of_size(64, 512, 1000)), "products that all threads share"
+
+
+@pytest.mark.usefixtures("by_cost")
+def test_the_length_follows_from_the_work_of_an_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "WORTH", np.inf)
+    forward = [lengths(of_size(64, units, 100))[0] for units in (128, 256, 512)]
     assert forward == sorted(forward, reverse=True)
     assert 1 < forward[-1] < forward[0] < 100
 
@@ -366,9 +382,9 @@ def test_iterations_in_flight_bound_the_length(window: int, length: int, monkeyp
 
 @pytest.mark.usefixtures("by_cost")
 def test_chunks_too_short_to_pay_are_not_divided() -> None:
-    graph = of_size(64, 512, 100)
+    graph = of_size(16, 160, 1000)
     assert is_divided(graph)
-    assert not is_divided(graph, parallel_iterations=1)
+    assert not is_divided(graph, parallel_iterations=stages.IN_FLIGHT)
 
 
 def test_many_loops_are_looked_at_once() -> None:
@@ -431,3 +447,36 @@ def test_an_error_is_the_one_of_the_loop_as_written(device: int) -> None:
     assert "in iteration 37" in errors[0].notes[0]
     at[37] = 0
     assert_same(run_on("dataflow", graph, [x, at]), run_on("reference", graph, [x, at]))
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False], ids=["Ctrl-C", "another device fails"])
+def test_a_plan_on_a_thread_ends_when_the_run_does(is_interrupted: bool) -> None:
+    """A loop without end on one device; the other one is told of Ctrl-C, or fails."""
+
+    def both(x: Any, w: Any, at: Any) -> Any:
+        start = layers(20, x, w)
+        with cg.device("cpu:1"):
+            read = cg.while_loop(lambda c: c[0] < 20, lambda c: (c[0] + 1, c[1] + x[at, 0, 0]), (0, start))[1]
+        with cg.device("cpu:0"):
+            return cg.while_loop(lambda c: c > -1.0, cnp.abs, start) + read
+
+    graph = cg.function(both).graph(X, W, 1)
+    assert is_divided(graph)
+    before = threading.enumerate()
+    if is_interrupted:
+        timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        timer.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                run(graph, [X, W, np.int64(1)])
+        finally:
+            timer.cancel()
+            signal.signal(signal.SIGINT, handler)
+    else:
+        with pytest.raises(IndexOutOfRangeError):
+            run(graph, [X, W, np.int64(len(X))])
+    for thread in threading.enumerate():
+        if thread not in before:
+            thread.join(5.0)
+            assert not thread.is_alive()

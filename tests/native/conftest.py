@@ -1,10 +1,9 @@
-"""Fixtures of the native engine's tests: how code is compiled, which parts of pieces ran, and a log of requests."""
+"""Fixtures of the native engine's tests: how code is compiled, and a log of requests."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from instruments.tables import are_whole
@@ -13,8 +12,6 @@ from ctrlgrad.engines.native import ahead
 from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.products.library import Products, products
 from ctrlgrad.engines.native.runtime import Frame
-from ctrlgrad.errors import ExecutionError
-from ctrlgrad.ir import Graph
 
 
 @pytest.fixture(autouse=True)
@@ -36,29 +33,6 @@ def checked_and_optimised(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 def kept_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write objects to the disk at once instead of after a delay."""
     monkeypatch.setattr(ahead, "put_off", lambda work: work())
-
-
-@pytest.fixture
-def parts_run(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Graph]]:
-    """Compile every part of a piece, whatever its size, and note each part that ran as a plan, once per run."""
-    from ctrlgrad.engines.native import parts, pieces
-
-    found: list[Graph] = []
-    planned = pieces._fitting
-
-    def noted(graph: Graph, values: list[Any]) -> list[Any] | None:
-        try:
-            results = planned(graph, values)
-        except ExecutionError:
-            found.append(graph)
-            raise
-        if results is not None:
-            found.append(graph)
-        return results
-
-    monkeypatch.setattr(parts, "gain", lambda part: 1.0)
-    monkeypatch.setattr(pieces, "_fitting", noted)
-    yield found
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.loops import Loop
 from ctrlgrad.engines.cuda.placement import HOST, Place, Places, place, results_of
 from ctrlgrad.engines.cuda.program import Program, Regions, scalar
-from ctrlgrad.engines.native.parts import PART
-from ctrlgrad.engines.native.pieces import planned
+from ctrlgrad.engines.native.pieces import PART, planned
 from ctrlgrad.engines.reference import REFERENCE
 from ctrlgrad.ir import Graph, Node, Value, attributes, view, walk
 from ctrlgrad.ir import Loop as LoopView

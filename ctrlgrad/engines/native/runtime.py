@@ -22,6 +22,7 @@ from ctrlgrad.engines.native.positions import Positions, noted
 from ctrlgrad.engines.native.stacks import Again, FrameStack, Session
 from ctrlgrad.engines.precision import flushes_subnormals
 from ctrlgrad.engines.reference.interpreter import explained
+from ctrlgrad.engines.threads import STOP
 from ctrlgrad.forks import once
 from ctrlgrad.memory import Chunk
 from ctrlgrad.memory.pool import POOL
@@ -248,6 +249,9 @@ class Frame:
         elif request == Request.GROW_BUFFER:
             self.memory.grow(a, b)
         elif request == Request.POLL:
+            stop = STOP.get()
+            if stop is not None:
+                stop()
             self.turns.next(a)
         elif request == Request.FULL:
             self.stacks[a].grow(self.row_shape(a), b)
