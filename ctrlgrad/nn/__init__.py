@@ -8,8 +8,7 @@
 
 from typing import Any
 
-from ctrlgrad.frontend.functions import explain_calls
-from ctrlgrad.frontend.tensor import no_such_name
+from ctrlgrad.advice import explain_calls, no_such_name
 from ctrlgrad.nn import functions, initializers, layers, modules
 from ctrlgrad.nn.functions import *
 from ctrlgrad.nn.layers import *

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ctrlgrad.frontend.functions import explain_calls
-from ctrlgrad.frontend.tensor import no_such_name
+from ctrlgrad.advice import explain_calls, no_such_name
 from ctrlgrad.optim.scaling import (
     ScaleByAdamState,
     ScaleByLionState,

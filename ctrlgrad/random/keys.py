@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import as_dtype, dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.options import default_float
@@ -174,7 +174,7 @@ def shape_of(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def float_of(operation: str, dtype: Any) -> np.dtype:
-    found: np.dtype = default_float() if dtype is None else np.dtype(dtype)
+    found = default_float() if dtype is None else as_dtype(f"random.{operation}", dtype)
     if dtype_kind(found) != "f":
         raise TypeMismatchError(f"random.{operation}: no such dtype", expected="a dtype of floats", got=found.name)
     return found

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ctrlgrad.frontend.tensor import no_such_name
+from ctrlgrad.advice import no_such_name
 from ctrlgrad.scipy import linalg, special
 
 __all__ = ["linalg", "special"]

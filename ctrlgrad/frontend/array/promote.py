@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import Promotion, dtype_kind, result_type
+from ctrlgrad.dtypes import Promotion, as_dtype, dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import (
     apply,
     as_array,
-    as_dtype,
     cast,
     check_dtype,
     is_plain,
