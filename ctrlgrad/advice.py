@@ -63,14 +63,19 @@ _INSTEAD = {
 }
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is spelt almost like this one; an empty text if there is none."""
+    return next(iter(difflib.get_close_matches(name, list(known), 1)), "")
+
+
 def instead_of_keyword(keyword: str, value: Any, known: Sequence[str]) -> str | None:
     """Advice for a keyword that a function with the `known` parameters does not have; None if there is none."""
     hint = _INSTEAD.get(keyword, "").format(repr(value))
     argument = hint.partition("=")[0]
     if hint and not (argument.isidentifier() and argument not in known):
         return hint
-    close = difflib.get_close_matches(keyword, known, 1)
-    return f"{close[0]}={value!r}" if close else None
+    close = nearest(keyword, known)
+    return f"{close}={value!r}" if close else None
 
 
 def instead_of_keywords(given: Mapping[str, Any], known: Sequence[str]) -> str:
@@ -264,8 +269,8 @@ def no_such_name(module: str, name: str, names: Iterable[str]) -> AttributeError
         return AttributeError(missing)
     hint = _IN_PLACE_ON.get(module, {}).get(name) or _IN_PLACE_ON["ctrlgrad.numpy"].get(name) or _elsewhere(name)
     if hint is None:
-        close = difflib.get_close_matches(name, [n for n in names if not n.startswith("_")], 1)
-        hint = f"{module}.{close[0]}" if close else f"dir({module}) lists the names that there are"
+        close = nearest(name, [n for n in names if not n.startswith("_")])
+        hint = f"{module}.{close}" if close else f"dir({module}) lists the names that there are"
     return MissingAttributeError(missing, hint=hint)
 
 

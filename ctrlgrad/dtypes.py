@@ -6,13 +6,13 @@ NumPy has no bfloat16. `ml_dtypes` registers one with it, of kind "V", which Num
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from ctrlgrad.advice import nearest
 from ctrlgrad.errors import TypeMismatchError
 
 bfloat16: Any = ml_dtypes.bfloat16
@@ -68,12 +68,12 @@ def as_dtype(operation: str, dtype: Any) -> np.dtype:
     try:
         return native(np.dtype(dtype))
     except TypeError as error:
-        close = difflib.get_close_matches(str(dtype).rpartition(".")[2], NAMES, 1)
+        close = nearest(str(dtype).rpartition(".")[2], NAMES)
         raise TypeMismatchError(
             f"{operation}: there is no such dtype",
             expected="a dtype or the name of one, such as 'float32' or numpy.float32",
             got=repr(dtype),
-            hint=repr(close[0])
+            hint=repr(close)
             if close
             else "where it stands in the place of another argument, name the arguments: dtype=...",
         ) from error

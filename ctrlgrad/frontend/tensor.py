@@ -89,8 +89,8 @@ def instead_of_bool(argument: str = "") -> str:
         decisions += f"for a flag that Python decides on,\nctrlgrad.function(static_argnames={argument!r}); "
     if in_converted_code():
         return (
-            f"{decisions}autograph leaves\n"
-            "comprehensions, comparisons of lists and what packages do to Python: write a `for` and an `if`"
+            f"{decisions}autograph does not convert\n"
+            "comprehensions with an `if`, comparisons of lists, and the code of packages: write a `for` and an `if`"
         )
     return f"{decisions}or keep the Python and let\nctrlgrad.function(autograph=True) turn it into them"
 

@@ -126,7 +126,8 @@ class TensorArray(Elements):
                 f"TensorArray.{operation}: nothing was written yet and no element_shape was given",
                 expected="an array whose element shape is known",
                 got=f"TensorArray({self.dtype.name!r}) without element_shape",
-                hint="pass element_shape=... when making the array",
+                hint="keep what .write returns, array = array.write(i, x),\n"
+                "or pass element_shape=... when making the array",
             )
         return self._stack
 

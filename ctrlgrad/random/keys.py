@@ -162,7 +162,15 @@ def checked(operation: str, key: Any) -> Any:
 
 def shape_of(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
     sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    if any(not isinstance(n, int | np.integer) or n < 0 for n in sizes):
+    operation = called_function(__package__) or operation
+    if any(isinstance(n, int | np.integer) and n < 0 for n in sizes):
+        raise ShapeError(
+            f"random.{operation}: a negative size",
+            expected="sizes of 0 or more",
+            got=repr(shape),
+            hint="-1 stands for the size that is left over in reshape alone",
+        )
+    if any(not isinstance(n, int | np.integer) for n in sizes):
         raise ShapeError(
             f"random.{operation}: not a shape of known sizes",
             expected="a tuple of ints",

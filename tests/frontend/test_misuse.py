@@ -204,3 +204,24 @@ def test_a_dtype_that_there_is_not(name: str) -> None:
     with pytest.raises(TypeMismatchError, match="there is no such dtype") as caught:
         DTYPES[name]("torch.float32")
     assert caught.value.got == "'torch.float32'" and caught.value.hint == "'float32'"
+
+
+ADVICE: dict[str, tuple[Callable[[], Any], str]] = {
+    "a negative size": (lambda: cg.random.normal(cg.random.key(0), (-3,)), "-1 stands for the size that is left over"),
+    "a write whose array is dropped": (
+        lambda: [a := cg.TensorArray("float64", 3), a.write(0, 1.0), a.stack()],
+        "keep what .write returns, array = array.write(i, x)",
+    ),
+    "two arrays for max": (lambda: cnp.max(1.0, 2.0), "convert it with int(); ctrlgrad.numpy.maximum(x, y)"),
+    "an option": (lambda: cg.options(chek_nans=True).__enter__(), "check_nans"),
+    "an engine": (lambda: cg.function(lambda x: x, engine="natve"), "'native'"),
+    "an engine unlike all": (lambda: cg.function(lambda x: x, engine="xla_gpu_v2"), "'auto'"),
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_the_advice_fits_the_mistake(name: str) -> None:
+    mistake, hint = ADVICE[name]
+    with pytest.raises(CtrlgradError) as caught:
+        mistake()
+    assert caught.value.hint.startswith(hint)
