@@ -22,6 +22,7 @@ from ctrlgrad.collector import kept_objects
 
 with kept_objects():
     from ctrlgrad import dataflow, debug, memory, numpy, tree, tree_util
+    from ctrlgrad.advice import no_such_name
     from ctrlgrad.dataflow import device
     from ctrlgrad.engines.device_array import DeviceArray
     from ctrlgrad.errors import CtrlgradError, GradientMismatch
@@ -30,7 +31,6 @@ with kept_objects():
     from ctrlgrad.frontend.branches import case, cond, switch
     from ctrlgrad.frontend.host_calls import pure_callback
     from ctrlgrad.frontend.loops import associative_scan, foldl, foldr, fori_loop, map, scan, unknown_dims, while_loop
-    from ctrlgrad.frontend.tensor import no_such_name
     from ctrlgrad.frontend.tensor_array import TensorArray
     from ctrlgrad.function import Function, function
     from ctrlgrad.numpy import ndarray as Array

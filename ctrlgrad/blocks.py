@@ -7,12 +7,14 @@ that the engine has changed, or that memory has a budget.
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from ctrlgrad.advice import misfit
 from ctrlgrad.source import here
 
 P = ParamSpec("P")
@@ -64,8 +66,14 @@ def block(name: str) -> Callable[[Callable[P, Iterator[T]]], Callable[P, Block[T
     def of(fn: Callable[P, Iterator[T]]) -> Callable[P, Block[T]]:
         manager = contextmanager(fn)
 
+        signature = inspect.signature(fn)
+
         @functools.wraps(fn)
         def begin(*args: P.args, **kwargs: P.kwargs) -> Block[T]:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise misfit(fn, args, kwargs, error) from None
             return Block(name, lambda: manager(*args, **kwargs))
 
         return begin

@@ -12,6 +12,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ctrlgrad.advice import nearest
+from ctrlgrad.errors import TypeMismatchError
+
 bfloat16: Any = ml_dtypes.bfloat16
 """Floats of 16 bits with the exponent of float32 and 8 bits of precision: the type of its numbers."""
 
@@ -49,9 +52,25 @@ def native(dtype: np.dtype) -> np.dtype:
     return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
+def as_dtype(operation: str, dtype: Any) -> np.dtype:
+    """The dtype that a user names, by what NumPy takes for one."""
+    try:
+        return native(np.dtype(dtype))
+    except TypeError as error:
+        close = nearest(str(dtype).rpartition(".")[2], NAMES)
+        raise TypeMismatchError(
+            f"{operation}: there is no such dtype",
+            expected="a dtype or the name of one, such as 'float32' or numpy.float32",
+            got=repr(dtype),
+            hint=repr(close)
+            if close
+            else "where it stands in the place of another argument, name the arguments: dtype=...",
+        ) from error
+
+
 def finfo(dtype: Any) -> Any:
     """The limits of a floating-point dtype; of a complex one, of its parts. As `numpy.finfo`."""
-    dtype = np.dtype(dtype)
+    dtype = as_dtype("finfo", dtype)
     limits: Any = ml_dtypes.finfo if dtype == BFLOAT16 else np.finfo
     return limits(dtype)
 
@@ -122,12 +141,12 @@ def result_type(*kinds: Any) -> np.dtype:
 
 
 def _dtype(x: Any) -> np.dtype:
-    return x.dtype if isinstance(x, np.ndarray | np.generic) else np.dtype(x)
+    return x.dtype if isinstance(x, np.ndarray | np.generic) else as_dtype("result_type", x)
 
 
 def can_cast(source: Any, target: Any, casting: Any = "safe") -> bool:
     """Return true if a dtype can be converted to another by a rule of casting. As `numpy.can_cast`."""
-    given = [np.dtype(source), np.dtype(target)]
+    given = [as_dtype("can_cast", source), as_dtype("can_cast", target)]
     if casting == "same_kind" and given[0] != given[1]:
         given = [_FLOAT16 if dtype == BFLOAT16 else dtype for dtype in given]
     return np.can_cast(given[0], given[1], casting)
@@ -146,7 +165,7 @@ def _is_abstract(other: Any) -> bool:
 
 def is_dtype(dtype: Any, kind: Any) -> bool:
     """True if a dtype equals another, is of a kind by name, or any of a tuple of them. As `numpy.isdtype`."""
-    dtype = np.dtype(dtype)
+    dtype = as_dtype("isdtype", dtype)
     if isinstance(kind, tuple):
         return any(is_dtype(dtype, each) for each in kind)
     if dtype != BFLOAT16:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ctrlgrad import forks, tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.autograph import convert
 from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines import Report, current_without
@@ -19,7 +20,6 @@ from ctrlgrad.execution import after_failure, expect, explain_on, program_of, ru
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import Array, EagerStack, Float0, as_array, is_weak, type_of
 from ctrlgrad.frontend.checks import argument_names
-from ctrlgrad.frontend.functions import explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.frontend.watched import Watched, code_in, watch

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ctrlgrad.advice import nearest
 from ctrlgrad.blocks import block
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
@@ -69,7 +70,7 @@ def check_engine(engine: str) -> None:
             f"there is no engine {engine!r}",
             expected=" or ".join(map(repr, ENGINES)),
             got=repr(engine),
-            hint="leave it out for 'auto'",
+            hint=repr(nearest(engine, ENGINES) or "auto"),
         )
 
 
@@ -114,7 +115,7 @@ def options(**changes: Any) -> Iterator[Options]:
                 f"there is no option {name!r}",
                 expected=", ".join(sorted(names)),
                 got=name,
-                hint="see help(ctrlgrad.options)",
+                hint=nearest(name, names) or "see help(ctrlgrad.options)",
             )
     if "engine" in changes:
         check_engine(changes["engine"])

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.dtypes import as_dtype
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
-from ctrlgrad.frontend.apply import as_dtype, float0
+from ctrlgrad.frontend.apply import float0
 from ctrlgrad.frontend.checks import check_function, how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.watched import Watched

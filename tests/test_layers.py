@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Part of the package -> its layer. A part is what follows `ctrlgrad.` up to the next dot.
 LAYERS = {
+    "advice": 0,
     "blocks": 0,
     "collector": 0,
     "dtypes": 0,

@@ -81,6 +81,14 @@ def test_python_on_a_page_is_run(path: Path) -> None:
     assert [block for block in blocks if ">>> " not in block] == []
 
 
+@pytest.mark.parametrize("path", [p for p in PAGES if "\n|" in p.read_text()], ids=identified)
+def test_the_rows_of_a_table_have_as_many_cells_as_its_head(path: Path) -> None:
+    tables = re.findall(r"(?:^\|.*\n)+", path.read_text(), re.MULTILINE)
+    for table in tables:
+        cells = [len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()]
+        assert set(cells) == {cells[0]}, table
+
+
 @pytest.mark.parametrize("path", PAGES, ids=identified)
 def test_code_fits_into_the_text_column(path: Path) -> None:
     # CI reads the README's test command as one line.

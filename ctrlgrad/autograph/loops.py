@@ -64,6 +64,8 @@ _NOT_A_TENSOR = """None is not a tensor: start with a number that stands for it 
 zeros of the final shape, and keep a bool beside it that says whether there is a value"""
 _ONLY_ARRAYS = """only tensors, arrays and numbers can change in such a loop: collect rows with ctrlgrad.TensorArray
 or ctrlgrad.scan, or let the loop's condition be a Python value"""
+_REGISTER = """change its attributes, or make {0} a pytree node: @ctrlgrad.tree_util.register_dataclass above a
+dataclass, ctrlgrad.tree_util.register_pytree_node(...) for another class"""
 _AGREE = (
     "cast with .astype, or give it before the loop the dtype and shape that the body gives it;\n"
     "where a size changes from iteration to iteration, start from ctrlgrad.unknown_dims(x, axis)"
@@ -259,7 +261,12 @@ class Carried:
             path = leaf_paths(self.name, treedef)[position]
             if t is None or not is_array(y):
                 if not same(x, y):
-                    raise changes(self.name, self.initial, value, self.place, path, _ONLY_ARRAYS)
+                    hint = (
+                        _REGISTER.format(type(y).__name__)
+                        if type(x) is type(y) and hasattr(y, "__dict__")
+                        else _ONLY_ARRAYS
+                    )
+                    raise changes(self.name, self.initial, value, self.place, path, hint)
                 continue
             settled = _settle_leaf(t, weak[position], y)
             if settled is None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import NAMES, converted, dtype_kind, native, result_type
+from ctrlgrad.dtypes import NAMES, as_dtype, converted, dtype_kind, native, result_type
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.execution import kernel_of, run_on
 from ctrlgrad.frontend import trace
@@ -515,19 +515,6 @@ def result_dtype(*operands: Any) -> np.dtype:
     return (
         found if any(isinstance(kind, np.dtype) and dtype_kind(kind) in "fc" for kind in kinds) else of_default(found)
     )
-
-
-def as_dtype(operation: str, dtype: Any) -> np.dtype:
-    """The dtype that a user names, by what NumPy takes for one."""
-    try:
-        return native(np.dtype(dtype))
-    except TypeError as error:
-        raise TypeMismatchError(
-            f"{operation}: there is no such dtype",
-            expected="a dtype or the name of one, such as 'float32' or numpy.float32",
-            got=repr(dtype),
-            hint="where it stands in the place of another argument, name the arguments: dtype=...",
-        ) from error
 
 
 def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype, tensor_type, type_of, value_in
 from ctrlgrad.frontend.array.promote import ensured
 from ctrlgrad.frontend.carry import Promotion, advice, has_open_elements, learn_elements, promotion
 from ctrlgrad.frontend.checks import check_callable, check_predicate, is_array, same_structure, type_name
-from ctrlgrad.frontend.functions import MISSING, explains_calls
+from ctrlgrad.frontend.functions import MISSING
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace

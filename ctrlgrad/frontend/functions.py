@@ -5,135 +5,20 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ctrlgrad.errors import TracingError, TypeMismatchError
+from ctrlgrad.advice import instead_of_keywords, is_inside, misfit, no_such_name
+from ctrlgrad.errors import TracingError
 from ctrlgrad.records import pairs
 from ctrlgrad.source import library_function
-
-# Advice for keywords of other libraries: `adam(lr=...)` names the argument that takes its place.
-
-
-_KEY = "parameters are made by layer.init(ctrlgrad.random.key(0))"
-# Advice by keyword, for functions without an argument of that name.
-_INSTEAD = {
-    "lr": "learning_rate={0}",
-    "betas": "b1=..., b2=...",
-    "beta1": "b1={0}",
-    "beta2": "b2={0}",
-    "alpha": "decay={0}",
-    "epsilon": "eps={0}",
-    "weight_decay": "ctrlgrad.optim.adamw(rate, weight_decay={0}), or\n"
-    "ctrlgrad.optim.chain(ctrlgrad.optim.add_decayed_weights({0}), optimiser)",
-    "maximize": "ctrlgrad.optim.chain(ctrlgrad.optim.scale(-1.0), optimiser)",
-    "params": "optimiser.init(params) makes the state",
-    "in_features": "inputs={0}",
-    "input_size": "inputs={0}",
-    "in_size": "inputs={0}",
-    "out_features": "outputs={0}",
-    "out_size": "outputs={0}",
-    "hidden_size": "hidden={0}",
-    "num_layers": "layers={0}",
-    "use_bias": "bias={0}",
-    "num_embeddings": "words={0}",
-    "embedding_dim": "features={0}",
-    "embedding_size": "features={0}",
-    "normalized_shape": "features={0}",
-    "shape": "features={0}",
-    "embed_dim": "features={0}",
-    "query_size": "features={0}",
-    "num_heads": "heads={0}",
-    "batch_first": "sequences are [time, batch, inputs]: ctrlgrad.numpy.swapaxes(xs, 0, 1)",
-    "bidirectional": "call one layer on xs and another one on ctrlgrad.numpy.flip(xs, 0), and join their outputs",
-    "dropout": "ctrlgrad.nn.dropout(key, x, {0}) between layers",
-    "p": "rate={0}",
-    "key": _KEY,
-    "rngs": _KEY,
-    "device": "arrays lie where they are made; with engine='cuda' results stay on the card",
-    "dtype": "layer.init(key, dtype={0})",
-    "ignore_index": "where=targets != {0}",
-    "reduction": "the mean is returned; ctrlgrad.vmap of the loss gives that of each row",
-    "training": "call ctrlgrad.nn.dropout in training only",
-    "inplace": "a function returns a new array",
-    "dim": "axis={0}",
-    "keepdim": "keepdims={0}",
-    "nonlinearity": "ctrlgrad.nn.rnn_cell has tanh; write another cell as a function of (params, state, x)",
-}
-
-
-def instead_of_keyword(keyword: str, value: Any, known: Sequence[str]) -> str | None:
-    """Advice for a keyword that a function with the `known` parameters does not have; None if there is none."""
-    hint = _INSTEAD.get(keyword, "").format(repr(value))
-    argument = hint.partition("=")[0]
-    if hint and not (argument.isidentifier() and argument not in known):
-        return hint
-    close = difflib.get_close_matches(keyword, known, 1)
-    return f"{close[0]}={value!r}" if close else None
-
-
-# Errors for calls with wrong arguments; they show the signature of the function.
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def explains_calls(fn: Callable[P, R]) -> Callable[P, R]:
-    """The function; where it is not called as its parameters ask for, the error says so at the user's line."""
-
-    @functools.wraps(fn)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return fn(*args, **kwargs)
-        except TypeError as error:
-            if _is_inside(error):
-                raise
-            raise _misfit(fn, args, kwargs, error) from None
-
-    return called
-
-
-def _is_inside(error: TypeError) -> bool:
-    """Return true if the called function raised an error, false if the call itself did."""
-    return error.__traceback__ is None or error.__traceback__.tb_next is not None
-
-
-def _misfit(fn: Callable[..., Any], args: Any, kwargs: Any, error: TypeError) -> TypeMismatchError:
-    parameters = [name for name in inspect.signature(fn).parameters if name != "self"]
-    name = fn.__qualname__.split(".")[-2] if fn.__name__ == "__init__" else fn.__name__
-    unknown = [instead_of_keyword(k, value, parameters) for k, value in kwargs.items() if k not in parameters]
-    advice = ",\n".join(filter(None, unknown))
-    return TypeMismatchError(
-        f"{name}: {str(error).removeprefix(f'{fn.__qualname__}() ')}",
-        expected=f"{name}({', '.join(parameters)})",
-        got=f"{len(args) - (fn.__name__ != fn.__qualname__)} by position" + "".join(f", {name}=" for name in kwargs),
-        hint=advice
-        or (
-            f"name the parameters as above; help(ctrlgrad.{name}) says what they mean"
-            if hasattr(sys.modules["ctrlgrad"], name)
-            else "name the parameters as above"
-        ),
-    )
-
-
-def explain_calls(names: dict[str, Any], public: Sequence[str]) -> None:
-    """Have the public functions and classes of a module explain their calls."""
-    for name in public:
-        found = names[name]
-        if inspect.isfunction(found):
-            names[name] = explains_calls(found)
-        elif inspect.isclass(found) and "__init__" in vars(found):
-            found.__init__ = explains_calls(found.__init__)  # type: ignore[method-assign]
-
 
 # Elementwise functions, with the methods and keywords of NumPy's ufuncs.
 #
@@ -279,9 +164,9 @@ def array_function(*names: str) -> Callable[[F], F]:
             try:
                 return _result(fn(*args, **kwargs))
             except TypeError as error:
-                if _is_inside(error):
+                if is_inside(error):
                     raise
-                raise _misfit(fn, args, kwargs, error) from None
+                raise misfit(fn, args, kwargs, error) from None
 
         registered: F = as_ufunc(function)
         for name in (registered.__name__, *names):
@@ -302,6 +187,8 @@ def described(function: F, name: str, summary: str, example: str) -> F:
 def publish(module: str, *helpers: str, more: Iterable[str] = (), is_facade: bool = False) -> None:
     """Set `__all__` and `__dir__` of a module: the names that it defines, without `helpers` for other modules.
 
+    A facade also refuses other names with advice.
+
     Args:
         more: further public names.
         is_facade: imported names are public too, except modules.
@@ -312,6 +199,12 @@ def publish(module: str, *helpers: str, more: Iterable[str] = (), is_facade: boo
     # Not by an assignment in the module: type checkers then take all of its names without an underscore.
     space["__all__"] = [*names, *more]
     space["__dir__"] = lambda: sorted(space["__all__"])
+    if is_facade:
+
+        def missing(name: str) -> Any:
+            raise no_such_name(module, name, space["__all__"])
+
+        space["__getattr__"] = missing
 
 
 def call_ufunc(numpys: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -382,7 +275,8 @@ def _called(shown: str, name: str, fn: Callable[..., Any], args: Sequence[Any], 
             f"{shown}: these arguments are not supported on traced tensors ({error})",
             expected=f"{fn.__name__}{_parameters(signature)}",
             got=f"{len(args)} positional arguments" + "".join(f", {key}=" for key in kwargs),
-            hint="convert before or after with .astype(...), or select with numpy.where",
+            hint=instead_of_keywords(kwargs, list(signature.parameters))
+            or "convert before or after with .astype(...), or select with numpy.where",
         )
         refused.refused = tuple(args)
         raise refused from error

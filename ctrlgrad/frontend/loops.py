@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
@@ -17,7 +18,7 @@ from ctrlgrad.frontend.array.manipulation import concatenate, flip, reshape, sta
 from ctrlgrad.frontend.array.promote import axis_of, dim, ensured, operand, sliced
 from ctrlgrad.frontend.carry import Carry, settle
 from ctrlgrad.frontend.checks import check_callable, check_leaves, check_predicate, same_structure
-from ctrlgrad.frontend.functions import FUNCTIONS, explains_calls
+from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import optree
 
-from ctrlgrad.dtypes import dtype_kind, result_type
+from ctrlgrad.advice import explains_calls
+from ctrlgrad.dtypes import as_dtype, dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import apply, as_dtype, cast, check_dtype, evaluate, require_numbers, type_of
+from ctrlgrad.frontend.apply import apply, cast, check_dtype, evaluate, require_numbers, type_of
 from ctrlgrad.frontend.carry import Elements
 from ctrlgrad.frontend.checks import is_array
-from ctrlgrad.frontend.functions import FUNCTIONS, explains_calls
+from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.loops import map as map_rows
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, TensorType
@@ -125,7 +126,8 @@ class TensorArray(Elements):
                 f"TensorArray.{operation}: nothing was written yet and no element_shape was given",
                 expected="an array whose element shape is known",
                 got=f"TensorArray({self.dtype.name!r}) without element_shape",
-                hint="pass element_shape=... when making the array",
+                hint="keep what .write returns, array = array.write(i, x),\n"
+                "or pass element_shape=... when making the array",
             )
         return self._stack
 

@@ -13,12 +13,12 @@ import numpy as np
 from jax._src.state.discharge import discharge_state
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.errors import CtrlgradError, TracingError, TypeMismatchError, locate
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import Float0, cast, traced_by_jax, type_of, value_in
 from ctrlgrad.frontend.apply import tensor_type as operand_type
 from ctrlgrad.frontend.checks import check_function
-from ctrlgrad.frontend.functions import explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.watched import Watched, code_in, watch

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.dtypes import BFLOAT16, NAMES, dtype_kind
 from ctrlgrad.engines import asks_for_memory
 from ctrlgrad.errors import TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.checks import check_function
-from ctrlgrad.frontend.functions import explains_calls
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.frontend.watched import Watched, code_in, watch

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo, result_type
+from ctrlgrad.dtypes import BFLOAT16, as_dtype, dtype_kind, finfo, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.frontend.functions import publish
@@ -98,7 +98,7 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Any:
     >>> convert_element_type(1.5, np.int32).dtype
     dtype('int32')
     """
-    return cnp.asarray(operand).astype(new_dtype)
+    return cnp.astype(cnp.asarray(operand), new_dtype)
 
 
 # The bits of numbers, by the names of `jax.lax`.
@@ -126,7 +126,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
     >>> bitcast_convert_type(np.float32(1.0), np.uint32) == 0x3F800000
     np.True_
     """
-    x, dtype = cnp.asarray(operand), np.dtype(new_dtype)
+    x, dtype = cnp.asarray(operand), as_dtype("lax.bitcast_convert_type", new_dtype)
     for d in (x.dtype, dtype):
         if dtype_kind(d) not in "iuf":
             raise TypeMismatchError(

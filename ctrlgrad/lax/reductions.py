@@ -235,7 +235,7 @@ def iota(dtype: Any, size: int) -> Any:
     >>> iota(np.float32, 3)
     array([0., 1., 2.], dtype=float32)
     """
-    return cnp.arange(size).astype(dtype)
+    return cnp.astype(cnp.arange(size), dtype)
 
 
 def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:

@@ -11,8 +11,7 @@ embeddings, recurrent cells and attention; `modules` layers by PyTorch's names.
 
 from typing import Any
 
-from ctrlgrad.frontend.functions import explain_calls
-from ctrlgrad.frontend.tensor import no_such_name
+from ctrlgrad.advice import explain_calls, no_such_name
 from ctrlgrad.nn import functions, initializers, layers, modules
 from ctrlgrad.nn.functions import *
 from ctrlgrad.nn.layers import *

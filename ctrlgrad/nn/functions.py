@@ -255,7 +255,7 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
     x = cnp.asarray(x)
     axis = axis % (x.ndim + 1)
     classes = np.arange(num_classes).reshape([num_classes if a == axis else 1 for a in range(x.ndim + 1)])
-    return (cnp.expand_dims(x, axis) == classes).astype(default_float() if dtype is None else dtype)
+    return cnp.astype(cnp.expand_dims(x, axis) == classes, default_float() if dtype is None else dtype)
 
 
 def standardize(x: Any, axis: Any = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ctrlgrad import numpy as cnp
 from ctrlgrad import random
+from ctrlgrad.dtypes import as_dtype
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.options import default_float
 
@@ -32,7 +33,7 @@ def _with_dtype(draw: Callable[[Any, tuple[int, ...], np.dtype], Any], default: 
 
     def initializer(key: Any, shape: Any, dtype: Any = default) -> Any:
         sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-        return draw(key, sizes, default_float() if dtype is None else np.dtype(dtype))
+        return draw(key, sizes, default_float() if dtype is None else as_dtype("nn.initializers", dtype))
 
     return initializer
 

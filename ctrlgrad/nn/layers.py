@@ -11,7 +11,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import random
-from ctrlgrad.dtypes import dtype_kind, finfo
+from ctrlgrad.dtypes import as_dtype, dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.lax.indexing import dynamic_update_slice_in_dim
 from ctrlgrad.nn import initializers
@@ -158,7 +158,7 @@ def _init(operation: str, key: Any, inputs: int, hidden: int, gates: int, dtype:
     deep linear neural networks".
     """
     check_key(operation, key)
-    dtype = default_float() if dtype is None else np.dtype(dtype)
+    dtype = default_float() if dtype is None else as_dtype(operation, dtype)
     first, *keys = random.split(key, gates + 1)
     blocks = [initializers.orthogonal()(k, (hidden, hidden), np.float64).astype(dtype) for k in keys]
     return {

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ctrlgrad.frontend.functions import explain_calls, publish
-from ctrlgrad.frontend.tensor import no_such_name
+from ctrlgrad.advice import explain_calls, no_such_name
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.optim.scaling import *
 from ctrlgrad.optim.stages import *
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.advice import explains_calls
+from ctrlgrad.dtypes import as_dtype
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.checks import same_structure
@@ -259,7 +261,8 @@ def arrays(x: Any) -> Any:
 def zeros_like(params: Any, dtype: Any = None, value: float = 0.0) -> Any:
     """Pytree of arrays like the parameters, filled with a value."""
     full = FUNCTIONS["full_like"] if is_traced(params) else np.full_like
-    return tree.map(lambda p: full(p, value, dtype=dtype or p.dtype), arrays(params))
+    kept = None if dtype is None else as_dtype("optim", dtype)
+    return tree.map(lambda p: full(p, value, dtype=kept or p.dtype), arrays(params))
 
 
 def count_of(state: Any) -> Any:
@@ -321,6 +324,7 @@ def stage(
     fields = [field for field in kind._fields if field != "count"]
     is_counting = "count" in kind._fields
 
+    @explains_calls
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         if not isinstance(state, kind):
             raise UserInputError(
@@ -425,6 +429,7 @@ def chain(*transformations: GradientTransformation) -> GradientTransformation:
     def init(params: Any) -> Any:
         return tuple(t.init(params) for t in transformations)
 
+    @explains_calls
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         if not isinstance(state, tuple) or len(state) != len(transformations):
             raise UserInputError(

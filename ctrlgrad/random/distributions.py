@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo
+from ctrlgrad.dtypes import BFLOAT16, as_dtype, dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.array.sorting import places_of_largest
 from ctrlgrad.frontend.functions import described, publish
@@ -30,7 +30,7 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = np.uint32) -> Any:
     dtype('uint32')
     """
     key = checked("bits", key)
-    shape, dtype = shape_of("bits", shape), np.dtype(dtype)
+    shape, dtype = shape_of("bits", shape), as_dtype("random.bits", dtype)
     high, low = encrypted(key, math.prod(shape))
     if dtype in (np.uint8, np.uint16, np.uint32):
         return (high ^ low).astype(dtype).reshape(shape)
@@ -72,7 +72,7 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
     >>> int(x.min()), int(x.max())
     (0, 5)
     """
-    dtype = np.dtype(dtype)
+    dtype = as_dtype("random.randint", dtype)
     if dtype_kind(dtype) not in "iu":
         raise TypeMismatchError("random.randint: no such dtype", expected="an integer dtype", got=dtype.name)
     info, wide = np.iinfo(dtype), np.dtype(f"u{dtype.itemsize}")
@@ -577,7 +577,7 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
 
 
 def _integers(operation: str, dtype: Any) -> Any:
-    found: np.dtype = np.dtype(dtype)
+    found = as_dtype(f"random.{operation}", dtype)
     if dtype_kind(found) not in "iu":
         raise TypeMismatchError(f"random.{operation}: no such dtype", expected="an integer dtype", got=found.name)
     return found

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import as_dtype, dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.options import default_float
@@ -162,7 +162,15 @@ def checked(operation: str, key: Any) -> Any:
 
 def shape_of(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
     sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    if any(not isinstance(n, int | np.integer) or n < 0 for n in sizes):
+    operation = called_function(__package__) or operation
+    if any(isinstance(n, int | np.integer) and n < 0 for n in sizes):
+        raise ShapeError(
+            f"random.{operation}: a negative size",
+            expected="sizes of 0 or more",
+            got=repr(shape),
+            hint="-1 stands for the size that is left over in reshape alone",
+        )
+    if any(not isinstance(n, int | np.integer) for n in sizes):
         raise ShapeError(
             f"random.{operation}: not a shape of known sizes",
             expected="a tuple of ints",
@@ -174,7 +182,7 @@ def shape_of(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def float_of(operation: str, dtype: Any) -> np.dtype:
-    found: np.dtype = default_float() if dtype is None else np.dtype(dtype)
+    found = default_float() if dtype is None else as_dtype(f"random.{operation}", dtype)
     if dtype_kind(found) != "f":
         raise TypeMismatchError(f"random.{operation}: no such dtype", expected="a dtype of floats", got=found.name)
     return found

@@ -6,7 +6,7 @@ among them, and `linalg` linear algebra.
 
 from typing import Any
 
-from ctrlgrad.frontend.tensor import no_such_name
+from ctrlgrad.advice import no_such_name
 from ctrlgrad.scipy import linalg, special
 
 __all__ = ["linalg", "special"]

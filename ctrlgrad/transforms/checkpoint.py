@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ctrlgrad import tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend.checks import argument_names, check_leaves
-from ctrlgrad.frontend.functions import explains_calls
 from ctrlgrad.frontend.rules import emit_call, trace_rule
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import close

@@ -13,12 +13,13 @@ import numpy as np
 import optree
 
 from ctrlgrad import tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, float0, is_float0, is_weak, type_of, value_in
 from ctrlgrad.frontend.array.promote import ensured, unknown_axes
 from ctrlgrad.frontend.checks import argument_names, check_callable, check_function, check_leaves, same_structure
-from ctrlgrad.frontend.functions import FUNCTIONS, explains_calls
+from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record_call, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.batching import batch_whole
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import DifferentiationError, NoForwardRuleError, TypeMismatchError
@@ -33,7 +34,7 @@ from ctrlgrad.frontend.apply import (
 )
 from ctrlgrad.frontend.array.promote import ensured, unknown_axes
 from ctrlgrad.frontend.checks import check_function, check_leaves, same_structure, structure
-from ctrlgrad.frontend.functions import FUNCTIONS, explains_calls
+from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import Mapped, is_mapped, recorder
 from ctrlgrad.frontend.tracer import in_trace, set_aside

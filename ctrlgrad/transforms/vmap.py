@@ -12,6 +12,7 @@ import numpy as np
 import optree
 
 from ctrlgrad import tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.batching import BatchedGraph, batch, batch_whole
 from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
@@ -19,7 +20,7 @@ from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, val
 from ctrlgrad.frontend.array.manipulation import broadcast_to, joined_sizes, moveaxis
 from ctrlgrad.frontend.array.promote import axis_of, dims, operand, rank_of, reshaped, shape_of, times
 from ctrlgrad.frontend.checks import argument_paths, check_function, check_leaves, is_array, same_structure
-from ctrlgrad.frontend.functions import explains_calls, ufunc
+from ctrlgrad.frontend.functions import ufunc
 from ctrlgrad.frontend.loops import map as map_rows
 from ctrlgrad.frontend.rules import LaterRows, Results, around, bound_to, record_call, trace_rule, within
 from ctrlgrad.frontend.tensor import Tensor

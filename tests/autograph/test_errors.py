@@ -312,13 +312,13 @@ def _generator(x):
 
 def _match(x):
     match x:
-        case 1:
+        case [1, _]:
             return x
     return -x
 
 
 def _walrus(x):
-    while (y := x * 2) < 3:
+    while x < 3 and (y := x * 2) < 3:
         x = y
     return x
 
@@ -327,7 +327,7 @@ def _walrus(x):
     ("fn", "reason"),
     [
         (_generator, "generators are not supported"),
-        (_match, "a `match` statement"),
+        (_match, "a `case` other than values"),
         (_walrus, ":="),
         (np.sin, "not written in Python"),
         (cg.grad(_match), "ctrlgrad's own"),

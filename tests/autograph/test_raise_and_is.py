@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ctrlgrad as cg
-from ctrlgrad.errors import TracingError
+from ctrlgrad.errors import TracingError, TypeMismatchError
 
 
 def raises_in_if(x):
@@ -160,7 +162,7 @@ INSIDE = {
 
 @pytest.mark.parametrize("name", INSIDE)
 def test_advice_inside_autograph_does_not_advise_autograph(name: str) -> None:
-    with pytest.raises(TracingError, match="autograph leaves") as caught:
+    with pytest.raises(TracingError, match="autograph does not convert") as caught:
         cg.function(INSIDE[name], autograph=True)(2.0)
     assert "autograph=True" not in str(caught.value)
     with pytest.raises(TracingError, match=r"autograph=True|ctrlgrad\.numpy\.sort"):
@@ -288,3 +290,21 @@ def taking_all(fn):
 def test_a_refusal_is_raised_though_code_on_its_way_catches_everything(fn, x) -> None:
     with pytest.raises(TracingError, match="a `raise` inside the "):
         cg.function(fn, autograph=True)(x)
+
+
+@dataclass
+class Ball:
+    height: float
+    speed: float
+
+
+def test_an_object_made_anew_in_a_loop_is_to_be_registered_as_a_pytree_node() -> None:
+    def fall(height: Any) -> Any:
+        ball = Ball(height, 0.0)
+        while ball.height > 0.0:
+            ball = Ball(ball.height + 0.05 * ball.speed, ball.speed - 0.5)
+        return ball.speed
+
+    with pytest.raises(TypeMismatchError) as caught:
+        cg.function(fall, autograph=True)(1.0)
+    assert "register_dataclass" in caught.value.hint and "Ball" in caught.value.hint

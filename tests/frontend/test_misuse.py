@@ -131,3 +131,97 @@ def test_copies_of_functions_compute_the_same(make: Any, copied: Any) -> None:
     assert cg.tree.leaves(cg.tree.map(np.array_equal, found, expected)) == [True] * len(cg.tree.leaves(expected))
     # A transform traces at every call.
     assert make is not cg.function or f.traces == traces
+
+
+NAMES: dict[str, tuple[Callable[[], Any], str]] = {
+    "PyTorch's name": (lambda: cnp.cat, "ctrlgrad.numpy.concatenate"),
+    "TensorFlow's name": (lambda: cnp.reduce_sum, "ctrlgrad.numpy.sum"),
+    "PyTorch's name on the package": (lambda: cg.unsqueeze, "ctrlgrad.numpy.expand_dims"),
+    "a name of lax on the package": (lambda: cg.dynamic_slice, "ctrlgrad.lax.dynamic_slice"),
+    "a name of nn on numpy": (lambda: cnp.cross_entropy, "ctrlgrad.nn.cross_entropy"),
+    "a name of numpy on linalg": (lambda: cnp.linalg.einsum, "ctrlgrad.numpy.einsum"),
+    "a name of linalg on numpy": (lambda: cnp.cholesky, "ctrlgrad.numpy.linalg.cholesky"),
+    "misspelt on lax": (lambda: cg.lax.while_lop, "ctrlgrad.lax.while_loop"),
+    "misspelt on random": (lambda: cg.random.unifrom, "ctrlgrad.random.uniform"),
+    "no such name": (lambda: cnp.fft.quux_frobnicate, "dir(ctrlgrad.numpy.fft) lists the names that there are"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_a_module_lacks_leads_to_the_one_that_there_is(name: str) -> None:
+    looked_up, instead = NAMES[name]
+    with pytest.raises(MissingAttributeError) as caught:
+        looked_up()
+    assert caught.value.hint == instead
+
+
+KEYWORDS: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "of a method": (lambda: cg.function(lambda x: x.sum(dim=0))(np.ones(3)), "sum(x, axis", "axis=0"),
+    "of a budget": (lambda: cg.memory.budget(gpu="1 MiB"), "budget(device, host", "device='1 MiB'"),
+    "an optimiser's state": (lambda: cg.optim.adam(0.1).update(np.ones(3)), "update(updates, state", "name the param"),
+    "a layer's parameters": (lambda: cg.nn.Linear(3, 2)(np.ones(3)), "layer(params, x)", "layer.init("),
+}
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_a_call_with_other_arguments_shows_those_that_there_are(name: str) -> None:
+    call, expected, hint = KEYWORDS[name]
+    with pytest.raises(CtrlgradError) as caught:
+        call()
+    assert caught.value.expected.startswith(expected)
+    assert caught.value.hint.startswith(hint) or hint in caught.value.hint
+    assert "<locals>" not in str(caught.value.problem)
+
+
+DTYPES: dict[str, Callable[[Any], Any]] = {
+    "zeros": lambda dtype: cnp.zeros(3, dtype),
+    "arange": lambda dtype: cnp.arange(3, dtype=dtype),
+    "linspace": lambda dtype: cnp.linspace(0.0, 1.0, 3, dtype=dtype),
+    "eye": lambda dtype: cnp.eye(3, dtype=dtype),
+    "tri": lambda dtype: cnp.tri(3, dtype=dtype),
+    "add": lambda dtype: cnp.add(np.ones(3), 1.0, dtype=dtype),
+    "finfo": cnp.finfo,
+    "iinfo": cnp.iinfo,
+    "result_type": lambda dtype: cnp.result_type(dtype, np.ones(3)),
+    "promote_types": lambda dtype: cnp.promote_types(dtype, "float32"),
+    "can_cast": lambda dtype: cnp.can_cast(dtype, "float32"),
+    "isdtype": lambda dtype: cnp.isdtype(dtype, "integral"),
+    "fftfreq": lambda dtype: cnp.fft.fftfreq(3, dtype=dtype),
+    "random.normal": lambda dtype: cg.random.normal(cg.random.key(0), (3,), dtype),
+    "random.randint": lambda dtype: cg.random.randint(cg.random.key(0), (3,), 0, 5, dtype),
+    "random.bits": lambda dtype: cg.random.bits(cg.random.key(0), (3,), dtype),
+    "nn.Linear": lambda dtype: cg.nn.Linear(3, 2).init(cg.random.key(0), dtype=dtype),
+    "nn.one_hot": lambda dtype: cg.nn.one_hot(np.array([1]), 3, dtype=dtype),
+    "nn.lstm_init": lambda dtype: cg.nn.lstm_init(cg.random.key(0), 3, 4, dtype=dtype),
+    "lax.convert_element_type": lambda dtype: cg.lax.convert_element_type(np.ones(3), dtype),
+    "lax.iota": lambda dtype: cg.lax.iota(dtype, 3),
+    "optim.adam": lambda dtype: cg.optim.adam(0.1, mu_dtype=dtype).init(np.ones(3)),
+}
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_dtype_that_there_is_not(name: str) -> None:
+    with pytest.raises(TypeMismatchError, match="there is no such dtype") as caught:
+        DTYPES[name]("torch.float32")
+    assert caught.value.got == "'torch.float32'" and caught.value.hint == "'float32'"
+
+
+ADVICE: dict[str, tuple[Callable[[], Any], str]] = {
+    "a negative size": (lambda: cg.random.normal(cg.random.key(0), (-3,)), "-1 stands for the size that is left over"),
+    "a write whose array is dropped": (
+        lambda: [a := cg.TensorArray("float64", 3), a.write(0, 1.0), a.stack()],
+        "keep what .write returns, array = array.write(i, x)",
+    ),
+    "two arrays for max": (lambda: cnp.max(1.0, 2.0), "convert it with int(); ctrlgrad.numpy.maximum(x, y)"),
+    "an option": (lambda: cg.options(chek_nans=True).__enter__(), "check_nans"),
+    "an engine": (lambda: cg.function(lambda x: x, engine="natve"), "'native'"),
+    "an engine unlike all": (lambda: cg.function(lambda x: x, engine="xla_gpu_v2"), "'auto'"),
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_the_advice_fits_the_mistake(name: str) -> None:
+    mistake, hint = ADVICE[name]
+    with pytest.raises(CtrlgradError) as caught:
+        mistake()
+    assert caught.value.hint.startswith(hint)

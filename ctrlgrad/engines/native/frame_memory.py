@@ -46,7 +46,7 @@ class FrameMemory:
 
     def grow_workspace(self, nbytes: int) -> None:
         self.workspace = None
-        self.workspace = empty((nbytes,), _BYTE, "temporary arrays")
+        self.workspace = empty((nbytes,), _BYTE, "memory for temporary arrays")
         self.words[frame.WORKSPACE] = address_of(self.workspace)
         self.words[frame.WORKSPACE_BYTES] = nbytes
 

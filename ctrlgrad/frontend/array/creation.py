@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import dtypes
-from ctrlgrad.dtypes import is_dtype
+from ctrlgrad.dtypes import as_dtype, is_dtype
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import check_dtype, concrete, float0, result_dtype
 from ctrlgrad.frontend.array.promote import *
@@ -42,7 +42,7 @@ def _filled_like(operation: str, x: Any, value: Any, dtype: Any, shape: Any, dev
 
 def _of_number(name: str, value: int, summary: str, example: str) -> Callable[..., Any]:
     def function(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
-        if dtype is not None and np.dtype(dtype) == float0:
+        if dtype is not None and as_dtype(name, dtype) == float0:
             return np.zeros(shape, float0)
         return _filled(name, shape, value, default_float() if dtype is None else dtype, device)
 
@@ -191,7 +191,7 @@ def iinfo(dtype: Any) -> Any:
     >>> print(cnp.iinfo(cnp.int8).max)
     127
     """
-    return np.iinfo(_dtype(dtype))
+    return np.iinfo(as_dtype("iinfo", _dtype(dtype)))
 
 
 def isdtype(dtype: Any, kind: Any) -> Any:
@@ -218,7 +218,7 @@ def promote_types(type1: Any, type2: Any) -> np.dtype:
     >>> [cnp.promote_types(cnp.bfloat16, dtype) for dtype in (cnp.int32, cnp.float16)]
     [dtype(bfloat16), dtype('float32')]
     """
-    return dtypes.result_type(np.dtype(type1), np.dtype(type2))
+    return dtypes.result_type(as_dtype("promote_types", type1), as_dtype("promote_types", type2))
 
 
 @array_function()
@@ -258,7 +258,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     """
     named = [x for x in arrays_and_dtypes if isinstance(x, type | np.dtype | str)]
     arrays = [x for x in arrays_and_dtypes if not isinstance(x, type | np.dtype | str)]
-    return result_dtype(*(np.empty(0, dtype) for dtype in named), *arrays)
+    return result_dtype(*(np.empty(0, as_dtype("result_type", dtype)) for dtype in named), *arrays)
 
 
 def isscalar(element: Any) -> bool:

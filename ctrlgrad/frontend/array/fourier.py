@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.advice import no_such_name
+from ctrlgrad.dtypes import as_dtype, dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.creation import check_device
@@ -213,13 +214,13 @@ irfft2 = _along_axes("irfft2", True, "The inverse of `rfft2`.", _EXAMPLE, _whole
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"ctrlgrad.numpy.fft has no {name!r}: see dir(ctrlgrad.numpy.fft) for what there is")
+    raise no_such_name("ctrlgrad.numpy.fft", name, globals())
 
 
 def _frequencies(name: str, summary: str, example: str) -> Callable[..., Any]:
     def function(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
         check_device(name, device)
-        return getattr(np.fft, name)(n, d).astype(default_float() if dtype is None else dtype)
+        return getattr(np.fft, name)(n, d).astype(default_float() if dtype is None else as_dtype(name, dtype))
 
     return described(function, name, summary, example)
 

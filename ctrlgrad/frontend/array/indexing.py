@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.dtypes import can_cast, dtype_kind
 from ctrlgrad.errors import (
     IndexOutOfRangeError,
@@ -25,7 +26,7 @@ from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.elementwise import divide, maximum, minimum, multiply, power, remainder, where
 from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import *
-from ctrlgrad.frontend.functions import array_function, explains_calls, publish
+from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key

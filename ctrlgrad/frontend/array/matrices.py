@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ctrlgrad.advice import no_such_name
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.frontend.array import decompositions
@@ -191,7 +192,7 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"ctrlgrad.numpy.linalg has no {name!r}: see dir(ctrlgrad.numpy.linalg) for what there is")
+    raise no_such_name("ctrlgrad.numpy.linalg", name, globals())
 
 
 _IMPORTED = ["matmul", "matrix_transpose", "outer", "tensordot", "vecdot"]

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import Promotion, dtype_kind, result_type
+from ctrlgrad.dtypes import Promotion, as_dtype, dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import (
     apply,
     as_array,
-    as_dtype,
     cast,
     check_dtype,
     is_plain,
@@ -79,7 +78,7 @@ def times(sizes: Sequence[Any]) -> Any:
     return unknown if known == 1 else FUNCTIONS["multiply"](unknown, known)
 
 
-def whole_number(operation: str, what: str, value: Any) -> int:
+def whole_number(operation: str, what: str, value: Any, hint: str = "convert it with int()") -> int:
     """A Python integer; an error for anything else (a traced tensor explains itself)."""
     try:
         return operator.index(value)
@@ -87,7 +86,7 @@ def whole_number(operation: str, what: str, value: Any) -> int:
         if isinstance(value, Tensor):
             raise
         raise TypeMismatchError(
-            f"{operation}: {what} is not an integer", expected="an int", got=repr(value), hint="convert it with int()"
+            f"{operation}: {what} is not an integer", expected="an int", got=repr(value), hint=hint
         ) from error
 
 
@@ -123,7 +122,11 @@ def sizes_argument(operation: str, shape: Any) -> list[Any]:
 
 def axis_of(operation: str, axis: Any, rank: int) -> int:
     """One axis, counted from the front."""
-    number = whole_number(operation, "an axis", axis)
+    elementwise = {"max": "maximum", "min": "minimum", "amax": "maximum", "amin": "minimum", "sum": "add"}.get(
+        operation
+    )
+    hint = f"convert it with int(); ctrlgrad.numpy.{elementwise}(x, y) takes two arrays" if elementwise else ""
+    number = whole_number(operation, "an axis", axis, hint or "convert it with int()")
     if not -rank <= number < rank:
         raise ShapeError(
             f"{operation}: axis {number} is out of range",

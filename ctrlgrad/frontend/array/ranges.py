@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind, result_type
+from ctrlgrad.dtypes import as_dtype, dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.apply import apply, cast, concrete, result_dtype
 from ctrlgrad.frontend.array.creation import check_device, zeros, zeros_like
@@ -49,7 +49,8 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, de
     if not any(isinstance(x, Tensor) for x in bounds):
         if step == 0:
             raise ShapeError("arange: the step is zero")
-        return concrete(np.arange(start, stop, step, dtype=result_dtype(*bounds) if dtype is None else dtype))
+        wanted = result_dtype(*bounds) if dtype is None else as_dtype("arange", dtype)
+        return concrete(np.arange(start, stop, step, dtype=wanted))
     if any(rank_of(x) for x in bounds):
         raise ShapeError("arange: the bounds are scalars", got=", ".join(shown(x) for x in bounds))
     exact = result_dtype(*bounds)
@@ -86,6 +87,7 @@ def linspace(
     array([0. , 0.5, 1. ])
     """
     check_device("linspace", device)
+    dtype = None if dtype is None else as_dtype("linspace", dtype)
     number = whole_number("linspace", "num", num)
     if number < 0:
         raise ShapeError("linspace: a negative number of points", got=str(number))
@@ -117,7 +119,7 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
     """
     sizes = [size_argument("eye", "a size", d) for d in (N, N if M is None else M)]
     check_device("eye", device)
-    dtype = default_float() if dtype is None else dtype
+    dtype = default_float() if dtype is None else as_dtype("eye", dtype)
     k = size_argument("eye", "k", k)
     if any(not isinstance(d, Tensor) and d < 0 for d in sizes):
         raise ShapeError("eye: a negative size", got=str(tuple(sizes)))
@@ -297,9 +299,7 @@ def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
            [1., 1.]])
     """
     columns, dtype = N if M is None else M, default_float() if dtype is None else dtype
-    return (reshaped(iota(N), [N, 1]) + k >= reshaped(iota(columns), [1, columns])).astype(
-        default_float() if dtype is None else dtype
-    )
+    return to_dtype("tri", reshaped(iota(N), [N, 1]) + k >= reshaped(iota(columns), [1, columns]), dtype)
 
 
 def identity(n: Any, dtype: Any = None) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import as_dtype, dtype_kind
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.creation import full
@@ -53,7 +53,7 @@ def _call(fn: ufunc, args: Sequence[Any], others: Mapping[str, Any], where: Any,
                 got=f"dtype={dtype}",
                 hint="convert the operands with .astype(...)",
             )
-        wanted = loop_dtypes(numpys, xs, np.dtype(dtype))
+        wanted = loop_dtypes(numpys, xs, as_dtype(fn.__name__, dtype))
         xs = [to_dtype(fn.__name__, x, t) for x, t in zip(xs, wanted, strict=True)]
     if where is True:
         return fn.func(*xs, **others)
