@@ -20,7 +20,7 @@ from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.effects import blocks_of
-from ctrlgrad.plan.model import Array, Block, Check, Kernel, Plan, Register, Share, Write
+from ctrlgrad.plan.model import Array, Block, Check, Cumulate, Kernel, Plan, Register, Share, Write
 from ctrlgrad.plan.reductions import EXTREMES
 from ctrlgrad.plan.sharing import shared_axes
 from ctrlgrad.plan.sizes import ZERO, Size, product
@@ -36,9 +36,11 @@ MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
 
 
 def shared(plan: Plan) -> Plan:
-    """The plan with `shares`: its kernels that threads share. Those that run tile by tile stay whole."""
-    shares: dict[Kernel, Share] = {}
+    """The plan with `shares`: its kernels and cumulative operations that threads share. Kernels that run tile by tile
+    stay whole."""
+    shares: dict[Kernel | Cumulate, Share] = {}
     for block in _blocks(plan.body):
+        shares |= {s: cut for s in block.steps if isinstance(s, Cumulate) and (cut := share_of_cumulate(s))}
         most = {s: threads.parts_of(work_of(s)) for s in block.steps if isinstance(s, Kernel)}
         if all(parts == 1 for parts in most.values()):
             continue
@@ -85,6 +87,27 @@ def share_of(kernel: Kernel, parts: int) -> Share | None:
         found.append(Share(axis.of, unit, math.ceil(axis.size.factor / unit), has_results))
     best = max(found, key=lambda share: (share.parts, not share.has_results), default=None)
     return best if best is not None and best.parts > 1 else None
+
+
+def work_of_cumulate(step: Cumulate) -> int:
+    """Units of work of a cumulative operation: it may read its elements twice."""
+    count = product(step.view.shape)
+    return count.factor * 3 * BYTE * step.view.dtype.itemsize if count.is_known else 0
+
+
+def share_of_cumulate(step: Cumulate) -> Share | None:
+    """The cut that gives most parts; along positions only where parts of rows or columns are fewer."""
+    parts, found = threads.parts_of(work_of_cumulate(step)), []
+    if parts == 1:
+        return None
+    rows, positions, columns = (size.factor for size in step.view.shape)
+    most = min(parts, MOST_RESULTS, RESULT_BYTES // (rows * columns * step.total.itemsize))
+    for axis, size, limit, unit in ((0, rows, parts, 1), (2, columns, parts, NARROW), (1, positions, most, ALIGNMENT)):
+        if limit > 0:
+            of_a_part = math.ceil(math.ceil(size / limit) / unit) * unit
+            found.append(Share((axis,), of_a_part, math.ceil(size / of_a_part), axis == 1))
+    best = max(found, key=lambda share: share.parts)
+    return best if best.parts > 1 else None
 
 
 def _has_parts(write: Write) -> bool:

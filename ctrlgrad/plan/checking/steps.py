@@ -38,7 +38,7 @@ from ctrlgrad.plan.model import (
 )
 from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.sharing import shared_axes
-from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, divided, row_major
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, divided, product, row_major
 
 # State of a replay: the value that each name stands for, the contents of memory, and how it is read and written.
 
@@ -458,14 +458,17 @@ class Steps(State):
         for array, target in zip(arrays, targets, strict=True):
             target.content = self.wanted(array)
 
+    def check_parts(self, share: model.Share, length: int) -> None:
+        if not (share.parts - 1) * share.unit < length <= share.parts * share.unit:
+            self.fail(f"{share.parts} parts of {share.unit} positions are not its {length} positions")
+
     def check_share(self, step: model.Kernel, share: model.Share) -> None:
         """Check that the parts of a kernel are all of it, and that no two of them write the same element."""
         length = math.prod(step.space[axis].factor for axis in share.axes)
         between = set(range(share.axes[0], share.axes[-1])).difference(share.axes)
         if [*share.axes] != sorted({*share.axes}) or any(step.space[axis] != ONE for axis in between):
             self.fail(f"it is cut along axes {share.axes}, which do not lie side by side")
-        if not (share.parts - 1) * share.unit < length <= share.parts * share.unit:
-            self.fail(f"{share.parts} parts of {share.unit} positions are not its {length} positions")
+        self.check_parts(share, length)
         axes = [axis for axis in share.axes if step.space[axis] != ONE]
         for write in step.writes:
             stands_still = [write.view.strides[axis] == ZERO for axis in axes]
@@ -476,6 +479,16 @@ class Steps(State):
                 self.fail(f"parts that threads share write the same elements of {write.view.array}")
             elif write.scattered and not set(axes) <= set(shared_axes(step)):
                 self.fail(f"parts that threads share may scatter to the same elements of {write.view.array}")
+
+    def on_cumulate(self, step: model.Cumulate) -> None:
+        shape = step.view.shape
+        if len(shape) != 3 or not step.view.is_dense or product(shape) != step.result.count:
+            self.fail(f"{step.result} is not that of the rows, positions and columns of a dense view")
+        if (share := self.plan.shares.get(step)) is not None:
+            if share.axes not in ((0,), (1,), (2,)) or share.has_results != (share.axes == (1,)):
+                self.fail(f"parts along {share.axes} of what grows along positions, and results of their own or not")
+            self.check_parts(share, shape[share.axes[0]].factor)
+        self.plain(step)
 
     def on_kernel(self, step: model.Kernel) -> None:
         if (share := self.plan.shares.get(step)) is not None:
