@@ -6,7 +6,8 @@ a traced tensor it records a `cond` or a `while`. Functions of the user's own ar
 
 The modules, in reading order:
 
-    conversion    syntax that malt lacks lowered, malt's passes, original line numbers, and which functions to convert
+    canonical     the syntax tree of a function, with the syntax that malt does not support lowered
+    conversion    malt's passes, the converted function with its original line numbers, and which functions to convert
     branches      `if`, and `and`, `or`, `not`
     loops         `while` and `for`: the variables of a traced loop
     iteration     `for` over an iterable, and built-in functions such as `range`, `zip` and `sum`

@@ -298,7 +298,7 @@ def as_array(x: Any) -> np.ndarray:
 
     Python floats, alone or in nested lists without arrays, have the default dtype.
     """
-    if is_plain(x):
+    if is_plain(x) or isinstance(x, np.number):
         return np.asarray(x)
     try:
         array: np.ndarray = np.asarray(x)
@@ -425,6 +425,7 @@ def _computes_here() -> bool:
     return options.engine in ("auto", "native", "reference") and not options.check_nans and session() is None
 
 
+@np.errstate(all="ignore")
 def _at_once(op: str, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Results of an op on concrete operands by the reference engine's kernel, without a graph.
 
@@ -439,8 +440,7 @@ def _at_once(op: str, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tupl
             kernel = _kernel(op, plain, *[(x.dtype, ()) for x in arrays])
         else:
             kernel = _kernel(op, plain, *[(x.dtype, x.shape) for x in arrays])
-        with np.errstate(all="ignore"):
-            return tuple(map(concrete, kernel(arrays)))
+        return tuple(map(concrete, kernel(arrays)))
     except (CtrlgradError, ArithmeticError, IndexError, TypeError, ValueError):
         return None
 
@@ -519,6 +519,8 @@ def result_dtype(*operands: Any) -> np.dtype:
 
 def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:
     """x with another dtype; x itself where it has it already. An error for a Python number that it cannot hold."""
+    if is_plain(x) and x.dtype is dtype:
+        return x
     dtype = as_dtype(operation, dtype)
     if isinstance(x, Tensor):
         if x.dtype == dtype:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ctrlgrad.plan.checking.memory import Cell, Content, RunningStack, Token
 from ctrlgrad.plan.checking.steps import Steps
+from ctrlgrad.plan.checking.tiles import check_tiles
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.model import (
     Array,
@@ -187,7 +188,7 @@ class Replay(Steps):
 
     def on_loop(self, step: Loop) -> None:
         if (tiles := self.plan.tiles.get(step)) is not None:
-            self.check_tiles(tiles, step)
+            check_tiles(tiles, self.plan.places, self.fail, step)
         self.sees([c.init.name for c in step.carries if isinstance(c.init, Register)])
         self.moves(step.entry)
         tokens = [self.wanted(c.init) for c in step.carries]

@@ -249,6 +249,19 @@ class Columns(Step):
 
 
 @step
+class Cumulate(Step):
+    """Sums or products of the elements of a dense view up to each one along the second of three axes: rows, positions,
+    columns. With `reverse` they begin at the last position. Totals are of dtype `total` and rounded where they are
+    written."""
+
+    how: Attribute[Literal["sum", "product"]]
+    result: Defines[Array]
+    view: Reads[View]
+    total: Attribute[np.dtype]
+    reverse: Attribute[bool]
+
+
+@step
 class Factorise(Step):
     """Factors of matrices along the last two axes, and what they are for; the axes before are equal batches.
 
@@ -487,7 +500,8 @@ class Share:
     """Parts of a kernel that threads share: each has `unit` positions along some axes of its space, which count as one.
 
     With `has_results` the kernel reduces along these axes: each part has results of its own, which are combined in
-    their order.
+    their order. A cumulative operation is cut along one of its axes; parts along its positions find their totals first,
+    and begin with the total of the parts before them.
     """
 
     axes: tuple[int, ...]
@@ -523,5 +537,5 @@ class Plan:
     ahead: dict[Step, Ahead] = field(default_factory=dict)
     # Kernels and loops that run tile by tile: by the loop, or by the first kernel.
     tiles: dict[Step, Tiles] = field(default_factory=dict)
-    # Kernels that threads share.
-    shares: dict[Kernel, Share] = field(default_factory=dict)
+    # Kernels and cumulative operations that threads share.
+    shares: dict[Kernel | Cumulate, Share] = field(default_factory=dict)

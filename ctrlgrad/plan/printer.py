@@ -263,6 +263,22 @@ class _Printer:
         where = "" if all(size.is_known for size in step.view.shape) else ", if rows are short"
         yield f"{self.defined(step.result)} = columns of {self.view(step.view)}{where}"
 
+    def cumulate(self, step: model.Cumulate) -> Iterator[str]:
+        order = ", the last first" if step.reverse else ""
+        total = "" if step.total == step.view.dtype else f", in {step.total}"
+        across = "columns" if step.view.shape[2] != ONE else "positions"
+        lanes = f", lanes along {across}{self.parts(step)}"
+        given = f"{step.how}s along positions of {self.view(step.view)}{order}{total}{lanes}"
+        yield f"{self.defined(step.result)} = {given}{self.filling(step.result)}"
+
+    def parts(self, step: Kernel | model.Cumulate) -> str:
+        """How threads share a step."""
+        share = self.plan.shares.get(step)
+        if share is None:
+            return ""
+        along = ",".join(map(str, share.axes))
+        return f", {share.parts} parts along {along}" + (" with results of their own" if share.has_results else "")
+
     def factorise(self, step: model.Factorise) -> Iterator[str]:
         given = ", ".join(self.view(view) for view in (step.a, step.b) if view is not None)
         done, most = self.declared(step.done), "" if step.largest is None else f", {step.largest} rows at most"
@@ -311,11 +327,7 @@ class _Printer:
         used += [check.output for check in step.checks]
         shared, found = formulas(step.expression, leaf, used)
         function = " as a function" if step in self.plan.functions else ""
-        share, parts = self.plan.shares.get(step), ""
-        if share is not None:
-            along = ",".join(map(str, share.axes))
-            parts = f", {share.parts} parts along {along}" + (" with results of their own" if share.has_results else "")
-        yield f"kernel [{','.join(map(str, step.space))}]{function}{parts}{self.tiled.get(step, '')} {{"
+        yield f"kernel [{','.join(map(str, step.space))}]{function}{self.parts(step)}{self.tiled.get(step, '')} {{"
         yield from (f"  {line}" for line in shared)
         yield from (f"  {self.write(write, found)}" for write in step.writes)
         yield from (f"  check {found[check.output]}: {check.status}" for check in step.checks)

@@ -49,6 +49,8 @@ def nests(n: int) -> Iterator[Case]:
     yield lambda np, x: np.concatenate([x * x, x]).T * 2, [_normal(n, 2)]
     # A threshold that counts instructions instead of elements: a sine has about 22.
     yield lambda np, x: np.sum(np.sin(x)), [_normal(n // 22 + 1)]
+    yield lambda np, x: np.cumsum(x), [_normal(n)]
+    yield lambda np, x: np.cumsum(x, axis=0), [_normal(n // 3, 3)]
     # Indices: bytes that are read, and rows that are chosen.
     chosen, rows = RNG.integers(0, n + 1, n // 8 + 1), RNG.integers(0, 5, n // 64 + 1)
     yield lambda np, x: x[chosen] * 2, [_normal(n + 1)]
@@ -96,6 +98,16 @@ def sorts(n: int) -> Iterator[Case]:
     yield lambda np, x: np.argsort(x, kind="stable") * 1.0, [_normal(n).round(1)]
 
 
+def cumulative(n: int) -> Iterator[Case]:
+    """Cumulative sums of `n` columns, of `n` positions and of `n` rows, and of complex numbers."""
+    yield lambda np, x: np.cumsum(x, axis=0), [_normal(5, n)]
+    yield lambda np, x: np.cumsum(x[::-1], axis=0), [_normal(n, 5)]
+    yield lambda np, x: np.cumsum(x, axis=1), [_normal(3, n)]
+    yield lambda np, x: np.cumsum(x, axis=1), [_normal(2, 70, n)]
+    yield lambda np, x: np.cumsum(x + 1j * x, axis=0).imag, [_normal(3, n)]
+    yield lambda np, x: np.cumsum(x, axis=0), [_normal(20_000, n)]
+
+
 def stacks(n: int) -> Iterator[Case]:
     """Gradients of loops that save rows: `n` rows, rows of `n` elements, and rows of `n` arrays."""
     if n < 5000:
@@ -134,7 +146,7 @@ def buffers(n: int) -> Iterator[Case]:
 
 
 PROGRAMS = {made.__name__: made for made in (products, factors, nests, vectors, chains, columns, sorts, stacks)}
-PROGRAMS |= {made.__name__: made for made in (calls, buffers)}
+PROGRAMS |= {made.__name__: made for made in (calls, buffers, cumulative)}
 
 
 def _fori(np_: Any, count: int, fn: Callable[..., Any], carry: Any) -> Any:

@@ -31,6 +31,11 @@ TABLE = {
         "2": "vectors",
         "8": "bytes of an element, of which there are four",
     },
+    "ctrlgrad/engines/native/cumulative.py": {
+        "HELD": "cumulative",
+        "MOST_LANES": "cumulative",
+        "STRIP": "cumulative",
+    },
     "ctrlgrad/engines/native/elements.py": {
         "2": "lanes of a pair of vectors: no size",
     },

@@ -47,6 +47,12 @@ def rows_of_a_stack_that_goes_on(x):
     return cg.fori_loop(0, 3, body, x)
 
 
+@small(square, order=1)
+def totals_of_dead_values(a):
+    """Totals may not take the memory of their elements, which are read while they are written."""
+    return cg.fori_loop(0, 3, lambda t, x: np.flip(cnp.cumsum(x * 1.1, 0).T) * 0.1 + np.sin(x), a)
+
+
 @small(square + np.eye(5))
 def system_of_dead_values(a):
     """The solution may not take the memory of the matrix or of the right-hand side, which are read while it is

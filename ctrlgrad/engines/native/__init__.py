@@ -3,7 +3,7 @@
 The modules, in reading order. From a graph to its code:
 
     engine                    whole graphs: a plan for each pattern of sizes that a graph meets
-    pieces, parts             plans for parts of a graph that an interpreter runs
+    pieces                    plans for parts of a graph that an interpreter runs
     ahead, objects, target    compilation in other threads, object files on disk, LLVM text to an object
     llvm, library             LLVM in this process, and the code of the elementary functions
 
@@ -14,6 +14,7 @@ A plan as text:
     nests, nest, axes         kernels as loop nests with vectors along the innermost axis
     elements, expressions     elements of arrays, and the arithmetic of a kernel
     reductions, sum_blocks    the arithmetic of reductions, and long sums block by block
+    cumulative                cumulative sums and products, in vector lanes and in parts for threads
     extremes                  an extreme and its position in one pass
     several_rows              short rows of a kernel taken several at a time: `flat_rows`, `rows_across`, `short_rows`
     tiled_nests               groups of kernels that run tile by tile

@@ -238,7 +238,8 @@ class PlanWriter(TurnsText):
         found = found if check.status == "index" else "0"
         self.stop_if(bad, _STATUS[check.status], check.site, found, self.size(check.bound))
 
-    # Imports inside the methods: a plan without products, factors or columns does not load their writers.
+    # Imports inside the methods: a plan without products, factors, columns or cumulative
+    # operations does not load their writers.
 
     def product(self, step: model.Product) -> None:
         from ctrlgrad.engines.native.product_calls import ProductWriter
@@ -254,6 +255,11 @@ class PlanWriter(TurnsText):
         from ctrlgrad.engines.native.rows_across import write_columns
 
         write_columns(self, step)
+
+    def cumulate(self, step: model.Cumulate) -> None:
+        from ctrlgrad.engines.native.cumulative import write_cumulate
+
+        write_cumulate(self, step)
 
     def factorise(self, step: model.Factorise) -> None:
         from ctrlgrad.engines.native.factor_calls import FactorsWriter

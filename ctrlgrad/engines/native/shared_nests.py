@@ -21,7 +21,7 @@ from ctrlgrad.engines.native.outlining import in_pieces
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.effects import blocks_of, walk
-from ctrlgrad.plan.model import Array, Block, Check, Kernel, Loop, Plan, Register, Share, Step, Tiles, Write
+from ctrlgrad.plan.model import Array, Block, Check, Cumulate, Kernel, Loop, Plan, Register, Share, Step, Tiles, Write
 from ctrlgrad.plan.reductions import EXTREMES
 from ctrlgrad.plan.sharing import shared_axes
 from ctrlgrad.plan.sizes import ZERO, Size, product
@@ -37,18 +37,20 @@ MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
 
 
 def shared(plan: Plan) -> Plan:
-    """The plan with `tiles` and `shares`: kernels that run tile by tile, and kernels that threads share.
+    """The plan with `tiles` and `shares`: kernels that run tile by tile, and what threads share.
 
     Kernels of a block that run tile by tile stay whole. A loop with a kernel that threads share is not tiled, nor one
     that becomes several functions.
     """
-    shares: dict[Kernel, Share] = {}
+    shares: dict[Kernel | Cumulate, Share] = {}
     tiles: dict[Step, Tiles] = {}
     for block in _blocks(plan.body):
         groups = list(groups_of(block, plan))
         tiles |= {group.kernels[0]: group for group in groups}
         tiled = {kernel for group in groups for kernel in group.kernels}
         for step in block.steps:
+            if isinstance(step, Cumulate) and (cut := share_of_cumulate(step)):
+                shares[step] = cut
             if isinstance(step, Kernel) and step not in tiled and (parts := threads.parts_of(work_of(step))) > 1:
                 share = share_of(step, parts)
                 shares |= {} if share is None else {step: share}
@@ -97,6 +99,27 @@ def share_of(kernel: Kernel, parts: int) -> Share | None:
         found.append(Share(axis.of, unit, math.ceil(axis.size.factor / unit), has_results))
     best = max(found, key=lambda share: (share.parts, not share.has_results), default=None)
     return best if best is not None and best.parts > 1 else None
+
+
+def work_of_cumulate(step: Cumulate) -> int:
+    """Units of work of a cumulative operation: it may read its elements twice."""
+    count = product(step.view.shape)
+    return count.factor * 3 * BYTE * step.view.dtype.itemsize if count.is_known else 0
+
+
+def share_of_cumulate(step: Cumulate) -> Share | None:
+    """The cut that gives most parts; along positions only where parts of rows or columns are fewer."""
+    parts, found = threads.parts_of(work_of_cumulate(step)), []
+    if parts == 1:
+        return None
+    rows, positions, columns = (size.factor for size in step.view.shape)
+    most = min(parts, MOST_RESULTS, RESULT_BYTES // (rows * columns * step.total.itemsize))
+    for axis, size, limit, unit in ((0, rows, parts, 1), (2, columns, parts, NARROW), (1, positions, most, ALIGNMENT)):
+        if limit > 0:
+            of_a_part = math.ceil(math.ceil(size / limit) / unit) * unit
+            found.append(Share((axis,), of_a_part, math.ceil(size / of_a_part), axis == 1))
+    best = max(found, key=lambda share: share.parts)
+    return best if best.parts > 1 else None
 
 
 def _has_parts(write: Write) -> bool:

@@ -288,14 +288,15 @@ def matmul(x1: Any, x2: Any) -> Any:
     array([3, 7])
     """
     a, b, boolean = _pair("matmul", x1, x2)
-    if rank_of(a) == 0 or rank_of(b) == 0:
+    one, two = shape_of(a), shape_of(b)
+    if not one or not two:
         raise ShapeError("matmul: an operand is a scalar", got=f"{shown(a)} and {shown(b)}", hint="use multiply")
-    if shape_of(a)[-1] is not None and shape_of(b)[-2:][0] is not None:
-        _require_match("matmul", a, b, -1, max(-2, -rank_of(b)))
-    drop = ([-2] if rank_of(a) == 1 else []) + ([-1] if rank_of(b) == 1 else [])
-    a = expanded(a, [0]) if rank_of(a) == 1 else a
-    b = expanded(b, [1]) if rank_of(b) == 1 else b
-    if rank_of(a) > 2 and rank_of(b) == 2:
+    if one[-1] is not None and two[-2:][0] is not None:
+        _require_match("matmul", a, b, -1, max(-2, -len(two)))
+    drop = ([-2] if len(one) == 1 else []) + ([-1] if len(two) == 1 else [])
+    a = expanded(a, [0]) if len(one) == 1 else a
+    b = expanded(b, [1]) if len(two) == 1 else b
+    if len(one) > 2 and len(two) <= 2:
         # One large product instead of many small ones.
         *lead, size = dims(a)
         product = apply("matmul", [reshaped(a, [times(lead), size]), b])

@@ -42,7 +42,7 @@ from ctrlgrad.options import default_float
 
 def shape_of(x: Any) -> tuple[int | None, ...]:
     """The shape, None where a dimension is unknown."""
-    return x.shape if is_plain(x) else tensor_type(x).shape
+    return x.shape if is_plain(x) or isinstance(x, np.number) else tensor_type(x).shape
 
 
 def rank_of(x: Any) -> int:
@@ -50,7 +50,7 @@ def rank_of(x: Any) -> int:
 
 
 def dtype_of(x: Any) -> np.dtype:
-    return x.dtype if is_plain(x) else tensor_type(x).dtype
+    return x.dtype if is_plain(x) or isinstance(x, np.number) else tensor_type(x).dtype
 
 
 def dim(x: Any, axis: int) -> Any:
@@ -347,6 +347,8 @@ def operands(operation: str, xs: Sequence[Any]) -> list[Any]:
 
 def to_dtype(operation: str, x: Any, dtype: Any) -> Any:
     """x as an array of `dtype`; refuses to drop an imaginary part, and Python integers that it cannot hold."""
+    if is_plain(x) and x.dtype is dtype:
+        return np.asarray(x)
     given, x, dtype = x, operand(operation, x), as_dtype(operation, dtype)
     if isinstance(given, int | list | tuple) and isinstance(x, np.ndarray) and dtype_kind(x.dtype) in "iu":
         try:
@@ -366,7 +368,8 @@ def to_dtype(operation: str, x: Any, dtype: Any) -> Any:
 def same_dtype(operation: str, xs: Sequence[Any]) -> list[Any]:
     """Operands as arrays of the dtype they promote to, Python numbers counting as arrays of theirs."""
     arrays = [operand(operation, x) for x in xs]
-    dtype = result_type(*map(dtype_of, arrays))
+    dtypes = [dtype_of(x) for x in arrays]
+    dtype = dtypes[0] if dtypes.count(dtypes[0]) == len(dtypes) else result_type(*dtypes)
     return [cast(x, dtype) for x in arrays]
 
 

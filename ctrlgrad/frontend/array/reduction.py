@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import computed_dtype, dtype_kind, result_type
+from ctrlgrad.dtypes import REAL_OF, computed_dtype, dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.elementwise import abs as absolute
@@ -318,14 +318,16 @@ def var(
     1.0
     """
     x = _inexact("var", x, dtype)
-    result = np.zeros(0, dtype_of(x)).real.dtype
+    result = REAL_OF.get(dtype_of(x), dtype_of(x))
     x = cast(x, computed_dtype(dtype_of(x)))
     axes = axes_of("var", axis, rank_of(x))
     count = _count(x, axes, where)
     centre = _averaged(reduce("sum", kept("var", x, where, 0), axes, True), count)
     distance = kept("var", apply("subtract", [x, centre]), where, 0)
     squares = square(absolute(distance) if dtype_kind(dtype_of(x)) == "c" else distance)
-    left = maximum(subtract(count, ddof if correction is None else correction), 0)
+    off = ddof if correction is None else correction
+    is_number = type(count) is type(off) is int
+    left = builtins.max(count - off, 0) if is_number else maximum(subtract(count, off), 0)
     if where is None:
         return cast(_averaged(reduce("sum", squares, axes, keepdims), left), result)
     return cast(_finished(_averaged(reduce("sum", squares, axes, True), left), axes, keepdims), result)

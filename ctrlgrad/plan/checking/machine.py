@@ -473,6 +473,13 @@ class _Machine(Data):
         if is_laid_out(terms, rows, step.result.count.factor):
             self.elements(writes[0], step.result)[: columns.size] = columns.ravel()
 
+    def run_cumulate(self, step: model.Cumulate, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
+        x = self.gathered(step.view, reads[0])
+        x = np.flip(x, 1) if step.reverse else x
+        with np.errstate(all="ignore"):
+            found = {"sum": np.cumsum, "product": np.cumprod}[step.how](x, 1, step.total).astype(x.dtype)
+        self.give(step.result, np.flip(found, 1) if step.reverse else found, writes[0])
+
     def run_product(self, step: model.Product, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
         a, b = self.gathered(step.a, reads[0]), self.gathered(step.b, reads[1])
         if step.packed is not None:

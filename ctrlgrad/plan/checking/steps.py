@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -14,8 +12,9 @@ import numpy as np
 
 from ctrlgrad.plan import model
 from ctrlgrad.plan.checking.memory import Cell, Content, PlanError, Pointer, RunningStack, Token, described
+from ctrlgrad.plan.checking.tiles import check_tiles
 from ctrlgrad.plan.chunks import loops_in_chunks
-from ctrlgrad.plan.effects import binds, blocks_of, defines, names_of, numbers_of, reads, walk
+from ctrlgrad.plan.effects import blocks_of, defines, names_of, numbers_of, reads, walk
 from ctrlgrad.plan.model import (
     Array,
     Branch,
@@ -40,8 +39,7 @@ from ctrlgrad.plan.model import (
 )
 from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.sharing import shared_axes
-from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, divided, row_major
-from ctrlgrad.records import record
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, divided, product, row_major
 
 # State of a replay: the value that each name stands for, the contents of memory, and how it is read and written.
 
@@ -461,14 +459,17 @@ class Steps(State):
         for array, target in zip(arrays, targets, strict=True):
             target.content = self.wanted(array)
 
+    def check_parts(self, share: model.Share, length: int) -> None:
+        if not (share.parts - 1) * share.unit < length <= share.parts * share.unit:
+            self.fail(f"{share.parts} parts of {share.unit} positions are not its {length} positions")
+
     def check_share(self, step: model.Kernel, share: model.Share) -> None:
         """Check that the parts of a kernel are all of it, and that no two of them write the same element."""
         length = math.prod(step.space[axis].factor for axis in share.axes)
         between = set(range(share.axes[0], share.axes[-1])).difference(share.axes)
         if [*share.axes] != sorted({*share.axes}) or any(step.space[axis] != ONE for axis in between):
             self.fail(f"it is cut along axes {share.axes}, which do not lie side by side")
-        if not (share.parts - 1) * share.unit < length <= share.parts * share.unit:
-            self.fail(f"{share.parts} parts of {share.unit} positions are not its {length} positions")
+        self.check_parts(share, length)
         axes = [axis for axis in share.axes if step.space[axis] != ONE]
         for write in step.writes:
             stands_still = [write.view.strides[axis] == ZERO for axis in axes]
@@ -480,36 +481,19 @@ class Steps(State):
             elif write.scattered and not set(axes) <= set(shared_axes(step)):
                 self.fail(f"parts that threads share may scatter to the same elements of {write.view.array}")
 
-    def check_tiles(self, tiles: model.Tiles, loop: Loop | None = None) -> None:
-        """Check that kernels meet the elements that they share in the same order tile by tile as one by one.
-
-        Sizes are drawn. Tiles of one point are the hardest: a point of a kernel then runs at its number and the lag.
-        """
-        for kernel in tiles.kernels:
-            if any(o.gathered for o in kernel.operands) or any(w.scattered or w.how != "store" for w in kernel.writes):
-                self.fail("a kernel that runs tile by tile gathers, scatters or reduces")
-        inside = [loop, *walk(loop.condition), *walk(loop.body)] if loop is not None else []
-        own = {value.name for step in inside for value in (*defines(step), *binds(step))}
-        accesses = list(_tiled_accesses(tiles, self.plan.places))
-        names = sorted(names_of(size for access in accesses for size in (*access.offset, *access.lag)))
-        draw = random.Random(0)
-        for sizes in ({name: draw.choice((0, 1, 2, 5, 1000)) for name in names} for _ in range(8)):
-
-            def number(terms: Sizes, sizes: dict[str, int] = sizes) -> int:
-                return sum(size.factor * math.prod(sizes[name] for name in size.names) for size in terms)
-
-            for a, b in itertools.combinations_with_replacement(accesses, 2):
-                if a.place != b.place or not (a.writes or b.writes) or (loop is None and a.kernel == b.kernel):
-                    continue
-                apart = number(b.offset) - number(a.offset)
-                is_late = number(b.lag) - number(a.lag) >= apart if loop is None else apart == 0
-                moves = a.moves and b.moves and own.isdisjoint(names_of((*a.offset, *b.offset)))
-                if not (is_late and moves and a.nbytes == b.nbytes):
-                    self.fail(f"tile by tile, kernel {b.kernel} of a group meets elements in {a.place} too early")
+    def on_cumulate(self, step: model.Cumulate) -> None:
+        shape = step.view.shape
+        if len(shape) != 3 or not step.view.is_dense or product(shape) != step.result.count:
+            self.fail(f"{step.result} is not that of the rows, positions and columns of a dense view")
+        if (share := self.plan.shares.get(step)) is not None:
+            if share.axes not in ((0,), (1,), (2,)) or share.has_results != (share.axes == (1,)):
+                self.fail(f"parts along {share.axes} of what grows along positions, and results of their own or not")
+            self.check_parts(share, shape[share.axes[0]].factor)
+        self.plain(step)
 
     def on_kernel(self, step: model.Kernel) -> None:
         if (tiles := self.plan.tiles.get(step)) is not None:
-            self.check_tiles(tiles)
+            check_tiles(tiles, self.plan.places, self.fail)
         if (share := self.plan.shares.get(step)) is not None:
             self.check_share(step, share)
         targets: list[Cell] = []
@@ -764,25 +748,3 @@ class Steps(State):
         self.stacks[handle] = running.copy(token)
         self.rows[token] = self.rows[running.version]
         self.check_rows(self.stacks[handle])
-
-
-@record
-class _Access:
-    """Access of a kernel that runs tile by tile: its point i meets element i + offset, if the access `moves`."""
-
-    kernel: int
-    place: Place
-    offset: Sizes
-    lag: Sizes
-    nbytes: int
-    moves: bool
-    writes: bool
-
-
-def _tiled_accesses(tiles: model.Tiles, places: Mapping[Array, Place]) -> Iterator[_Access]:
-    for k, (kernel, lag) in enumerate(zip(tiles.kernels, tiles.lags, strict=True)):
-        axes = [axis for axis, size in enumerate(kernel.space) if size != ONE]
-        views = [*((o.view, False) for o in kernel.operands), *((w.view, True) for w in kernel.writes)]
-        for view, writes in views:
-            moves = all(view.strides[axis] == ONE for axis in axes)
-            yield _Access(k, places[view.array], view.offset, lag, view.dtype.itemsize, moves, writes)

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import computed_dtype, dtype_kind, running_dtype
-from ctrlgrad.ir import Builder, Closed, Graph, Node, TensorType, Value, attributes
+from ctrlgrad.ir import Builder, Closed, Graph, Node, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.ops.term import Term, broadcast_to, constant, emit, reshape, where
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.arithmetic import needs_elements, reduced
+from ctrlgrad.plan.lowering.moving import flipped
 from ctrlgrad.plan.lowering.outside import or_outside, outside
 from ctrlgrad.plan.lowering.state import INDEX, State, Tensor, broadcast, expression_of
-from ctrlgrad.plan.model import Array, How, Kernel, View, Write
-from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, row_major
+from ctrlgrad.plan.model import Array, Cumulate, How, Kernel, View, Write
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, product, row_major
 
 # The k largest elements of each row, without sorting it.
 #
@@ -119,10 +120,7 @@ def _place_of_largest(row: Term) -> Term:
     return emit("argmax", row, axes=(0,), keepdims=False)
 
 
-# Positions of extremes, and sums and products that grow along an axis.
-
-
-_GROWS = {"cumsum": "add", "cumprod": "multiply"}
+# Positions of extremes, and cumulative sums and products.
 
 
 def extreme_index(state: State, node: Node) -> None:
@@ -206,69 +204,26 @@ def _first(state: State, node: Node, tensor: View, axis: int, kept: Sizes) -> No
     state.items[node.result] = found.view
 
 
-def scan(state: State, node: Node, visit: Callable[[Node], None]) -> None:
-    """`cumsum` and `cumprod`: a loop that carries what has been added up, and writes it to its place."""
-    graph = _as_loop(node)
-    (result,) = state.run(graph, {graph.inputs[0]: state.items[node.operands[0]]}, visit)
-    state.items[node.result] = result
-
-
-def _as_dtype(builder: Builder, x: Value, dtype: np.dtype) -> Value:
-    return x if x.tensor.dtype == dtype else builder.emit("cast", (x,), {"dtype": dtype})
-
-
-def _as_loop(node: Node) -> Graph:
-    """The scan as a graph of one `while`: what is carried is the iteration, the total so far and the result."""
-    x_type = node.operands[0].tensor
-    axis = attributes.Axis.of(node).axis
-    builder = Builder(name=node.op.name)
-    builder.source = node.source
-    x = builder.input(x_type)
-    size = _size(builder, x, axis)
-    zero = builder.constant(np.int64(0))
-    carried = running_dtype if node.op.name == "cumsum" else computed_dtype
-    row = TensorType(carried(x_type.dtype), (*x_type.shape[:axis], *x_type.shape[axis + 1 :]))
-    total = _zeros(builder, x, axis, row)
-    types = [x_type, size.tensor, zero.tensor, row, x_type]
-
-    cond = Builder(builder, "cond")
-    cond.source = node.source
-    inside = [cond.input(t) for t in types]
-    cond_region = cond.finish([cond.emit("less", (inside[2], inside[1]))])
-
-    body = Builder(builder, "body")
-    body.source = node.source
-    x_in, n, i, so_far, result = (body.input(t) for t in types)
-    one = body.constant(np.int64(1))
-    at = i
-    if attributes.Scan.of(node).reverse:
-        at = body.emit("subtract", (body.emit("subtract", (n, i)), one))
-    key: tuple[Any, ...] = tuple(DYNAMIC if a == axis else slice(None) for a in range(x_type.rank))
-    here = _as_dtype(body, body.emit("getitem", (x_in, at), {"key": key}), row.dtype)
-    grown = body.emit(_GROWS[node.op.name], (so_far, here))
-    # The first total is the first element, to the sign of a zero.
-    is_first = body.emit("equal", (i, body.constant(np.int64(0))))
-    grown = body.emit("where", (is_first, here, grown))
-    written = body.emit("setitem", (result, _as_dtype(body, grown, x_type.dtype), at), {"key": key})
-    body_region = body.finish([body.emit("add", (i, one)), grown, written])
-
-    closed = Closed((x, size), (cond_region, body_region))
-    results = emit_loop(builder, closed, (zero, total, x), attributes.Loop(name=node.op.name))
-    return builder.finish([results[2]])
-
-
-def _size(builder: Builder, x: Value, axis: int) -> Value:
-    known = x.tensor.shape[axis]
-    return builder.constant(np.int64(known)) if known is not None else builder.emit("dim", (x,), {"axis": axis})
-
-
-def _zeros(builder: Builder, x: Value, axis: int, row: TensorType) -> Value:
-    """A row of zeros, whose sizes are those of x."""
-    zero = builder.constant(np.zeros((), row.dtype))
-    if not row.rank:
-        return zero
-    dims = [builder.emit("dim", (x,), {"axis": a}) for a, d in enumerate(x.tensor.shape) if a != axis and d is None]
-    return builder.emit("broadcast_to", (zero, *dims), {"shape": row.shape})
+def cumulate(state: State, node: Node, visit: Visit) -> None:
+    """`cumsum` and `cumprod`, of elements as they lie: axes in the order of memory, a flipped axis backwards."""
+    axis, view = attributes.Axis.of(node).axis, state.view(node.operands[0])
+    is_flipped = view.strides[axis].factor < 0
+    view = flipped(view, axis) if is_flipped else view
+    order = [*range(len(view.shape))]
+    if all(stride.is_known for stride in view.strides):
+        order.sort(key=lambda a: -view.strides[a].factor)
+    shape = tuple(view.shape[a] for a in order)
+    dense = state.dense_view(View(view.array, view.offset, shape, tuple(view.strides[a] for a in order)))
+    place = order.index(axis)
+    folded = (product(shape[:place]), shape[place], product(shape[place + 1 :]))
+    is_sum, reverse = node.op.name == "cumsum", attributes.Scan.of(node).reverse != is_flipped
+    total = (running_dtype if is_sum else computed_dtype)(view.dtype)
+    array = state.array(view.dtype, shape)
+    operand = View(dense.array, dense.offset, folded, row_major(folded))
+    state.emit(Cumulate("sum" if is_sum else "product", array, operand, total, reverse))
+    strides = tuple(array.view.strides[order.index(a)] for a in range(len(order)))
+    found = View(array, (), view.shape, strides)
+    state.items[node.result] = flipped(found, axis) if is_flipped else found
 
 
 Visit = Callable[[Node], None]
