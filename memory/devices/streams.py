@@ -268,6 +268,3 @@ class PassedEvent:
 
     def join(self) -> None:
         """Nothing to wait for."""
-
-
-__all__ = ["HostStream", "PassedEvent", "Work", "WorkerEvent", "WorkerStream"]
