@@ -44,11 +44,6 @@ class Account:
     # Told of every change.
     watch: Callable[[Account], None] | None = None
 
-    @property
-    def free(self) -> int | None:
-        """Bytes up to the limit; None where there is none."""
-        return None if self.limit is None else self.limit - self.used
-
     def fits(self, nbytes: int) -> bool:
         return self.limit is None or self.used + nbytes <= self.limit
 

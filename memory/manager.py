@@ -15,8 +15,8 @@ import itertools
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
@@ -57,14 +57,17 @@ MAKE_ROOM: ContextVar[Callable[[], bool] | None] = ContextVar("makes room", defa
 GIVE_BACK: ContextVar[tuple[Callable[[], None], ...]] = ContextVar("gives idle memory back", default=())
 
 
-@contextmanager
-def giving_back(give_back: Callable[[], None]) -> Iterator[None]:
+class GivingBack:
     """Around a call that can give memory back while it waits for more."""
-    token = GIVE_BACK.set((*GIVE_BACK.get(), give_back))
-    try:
-        yield
-    finally:
-        GIVE_BACK.reset(token)
+
+    def __init__(self, give_back: Callable[[], None]) -> None:
+        self._give_back = give_back
+
+    def __enter__(self) -> None:
+        self._token = GIVE_BACK.set((*GIVE_BACK.get(), self._give_back))
+
+    def __exit__(self, *_: object) -> None:
+        GIVE_BACK.reset(self._token)
 
 
 class Manager:
@@ -355,12 +358,12 @@ class LoopMemory:
         with self._manager.lock:
             return self._manager.checkpoints.wants(self._record)
 
-    def begin(self, snapshot: Snapshot | None = None, state_bytes: int | None = None) -> Chunk:
+    def begin(self, snapshot: Snapshot | None = None, state_bytes: Callable[[], int] | None = None) -> Chunk:
         """A chunk that is about to run.
 
         `snapshot` gives the state that the chunk starts from, which stays unchanged afterwards, and the bytes that
-        holding it costs; it is called only if the state is to be kept. `state_bytes` says those bytes beforehand, so
-        that they are free first; without it they are assumed to be those of the last state.
+        holding it costs. `state_bytes` gives those bytes beforehand, so that they are free first; without it they are
+        assumed to be those of the last state. Both are called only if the state is to be kept.
         """
         manager, loop = self._manager, self._record
         index, kept = len(loop.chunks), None
@@ -370,7 +373,7 @@ class LoopMemory:
                     manager.enter()
                 wants = manager.checkpoints.wants(loop)
                 if wants:
-                    manager.checkpoints.expect(loop, state_bytes)
+                    manager.checkpoints.expect(loop, None if state_bytes is None else state_bytes())
             # Without the lock: it is the caller's code.
             kept = snapshot() if wants else None
         with manager.lock:
@@ -552,10 +555,12 @@ class ReplayedChunk(Chunk):
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Block:
         """The next block of the first run, of those of a stack, to be filled again."""
-        block = next((block for block in self._left if block.stack == stack), None)
-        if block is None:
+        for place, block in enumerate(self._left):
+            if block.stack == stack:
+                del self._left[place]
+                break
+        else:
             raise self._differs("one block more", f"{len(self._record.blocks)} blocks")
-        self._left.remove(block)
         wanted = (block.shape, block.dtype, block.label)
         asked = (shape_of(shape), np.dtype(dtype), label)
         if asked != wanted:

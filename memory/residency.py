@@ -95,13 +95,14 @@ class ResidencyIndex:
     def _update(self, chunk: ChunkRecord) -> None:
         """The places of a block of a chunk have changed, or the chunk itself is gone."""
         places = 0
-        for block in chunk.blocks if chunk.number in self._chunks else ():
-            places |= block.places
-        if changed := places ^ chunk.places:
-            chunk.places = places
-            for level, numbers in enumerate(self._numbers):
-                if changed >> level & 1:
-                    numbers.put(chunk.number, bool(places >> level & 1))
+        if chunk.number in self._chunks:
+            for block in chunk.blocks:
+                places |= block.places
+        changed, chunk.places = places ^ chunk.places, places
+        for numbers in self._numbers if changed else ():
+            if changed & 1:
+                numbers.put(chunk.number, bool(places & 1))
+            changed, places = changed >> 1, places >> 1
 
     def is_away(self, chunk: ChunkRecord) -> bool:
         """Return true if a block of a chunk is wanted and not on the device."""

@@ -53,9 +53,13 @@ class OrderedNumbers:
 
     def put(self, number: int, is_in: bool) -> None:
         """Add a number, or remove it."""
-        place = bisect_left(self.sorted, number)
-        if is_in != (number in self.sorted[place : place + 1]):
-            self.sorted[place : place + (not is_in)] = [number] if is_in else ()
+        numbers = self.sorted
+        place = bisect_left(numbers, number)
+        is_there = place < len(numbers) and numbers[place] == number
+        if is_in and not is_there:
+            numbers.insert(place, number)
+        elif is_there and not is_in:
+            del numbers[place]
 
     def last_before(self, number: int) -> int | None:
         """The largest number below a given one; None without one."""
@@ -189,6 +193,7 @@ class Recovery:
         return self.length - self.kept
 
 
+@functools.lru_cache(maxsize=4096)
 def plan_recovery(
     length: int,
     block_bytes: int,

@@ -320,5 +320,3 @@ def profile() -> Iterator[Profile]:
 
 # `plan` has an argument of the function's name.
 _within = budget
-
-__all__ = ["Factory", "Plan", "Session", "budget", "current", "no_budget", "plan", "profile", "register_device"]

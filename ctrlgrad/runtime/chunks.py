@@ -143,7 +143,7 @@ class Measured:
         self.manager, self.label, self.phase = manager, loop_name(node), phase
         self.is_part, self.lock = is_part, manager.lock
 
-    def begin(self, snapshot: Snapshot | None, state_bytes: int | None) -> Measured:
+    def begin(self, snapshot: Snapshot | None, state_bytes: Callable[[], int] | None) -> Measured:
         """Begin a chunk."""
         return self
 
@@ -201,7 +201,7 @@ class ManagedLoop(Measured):
             checkpoint = None
         self.loop = manager.loop(self.label, swap=swap, checkpoint=checkpoint, recompute=replay)
 
-    def begin(self, snapshot: Snapshot | None, state_bytes: int | None) -> ManagedLoop:
+    def begin(self, snapshot: Snapshot | None, state_bytes: Callable[[], int] | None) -> ManagedLoop:
         self.chunk = self.loop.begin(snapshot, state_bytes)
         self.seconds, self.chunks_timed = 0.0, 1
         return self
@@ -345,10 +345,8 @@ class ChunkDriver(Generic[R]):
         self.runs.abandon()
 
     def _begin(self) -> None:
-        keeps_states = self.runs.replay is not None
-        chunk = self.runs.begin(
-            self.loop.snapshot if keeps_states else None, self.loop.state_bytes() if keeps_states else None
-        )
+        loop, keeps_states = self.loop, self.runs.replay is not None
+        chunk = self.runs.begin(*((loop.snapshot, loop.state_bytes) if keeps_states else (None, None)))
         if isinstance(self.lengths, Lengths):
             iterations = self.capacity = self.lengths.next(self.loop.iteration_bytes())
         else:

@@ -115,6 +115,3 @@ def _close(streams: Sequence[WorkerStream], spill: SpillFile) -> None:
     for stream in streams:
         stream.close()
     spill.close()
-
-
-__all__ = ["CpuDevice", "RamTier"]

@@ -369,6 +369,3 @@ def _check(read: _Bytes, nbytes: int) -> None:
             expected=f"{read.written} bytes with checksum {read.checksum:08x}",
             got=f"{nbytes} bytes with checksum {zlib.crc32(read.data[:nbytes].data):08x}",
         )
-
-
-__all__ = ["Fault", "ProtocolError", "SimulatedDevice", "SimulatedEvent", "SimulatedStream", "SimulatedTier"]

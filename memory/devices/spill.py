@@ -354,6 +354,3 @@ class SpillTier:
         extent, piece.handle = piece.handle, None
         if extent is not None:
             self.file.free(extent)
-
-
-__all__ = ["PREFIX", "Extent", "SpillFile", "SpillTier", "remove_leftovers"]

@@ -26,15 +26,16 @@ Work = Callable[[], None]
 class WorkerEvent:
     """A place in a worker's stream; see `ctrlgrad.memory.devices.device.Event`."""
 
+    # Done; and done without errors.
+    _is_reached = has_succeeded = False
+    # The work before it, and up to which of it the host has seen all errors.
+    index = since = 0
+    _failure: _Failure | None = None
+    # Time at which the worker passed it, in seconds on the stream's clock.
+    time: float | None = None
+
     def __init__(self, stream: WorkerStream) -> None:
         self._stream = stream
-        # Done; and done without errors.
-        self._is_reached = self.has_succeeded = False
-        # The work before it, and up to which of it the host has seen all errors.
-        self.index = self.since = 0
-        self._failure: _Failure | None = None
-        # Time at which the worker passed it, in seconds on the stream's clock.
-        self.time: float | None = None
 
     def is_done(self) -> bool:
         """True if the worker has passed it, with errors or without."""
@@ -137,6 +138,11 @@ class WorkerStream:
 
     def record(self) -> WorkerEvent:
         event = WorkerEvent(self)
+        if os.getpid() == self._process:
+            with self._lock:
+                if not (self._items or self._is_busy or self.failures or self._is_closed):
+                    event.reach()
+                    return event
         self.put(event)
         return event
 
@@ -262,6 +268,3 @@ class PassedEvent:
 
     def join(self) -> None:
         """Nothing to wait for."""
-
-
-__all__ = ["HostStream", "PassedEvent", "Work", "WorkerEvent", "WorkerStream"]

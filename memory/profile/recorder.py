@@ -57,11 +57,6 @@ class Statistics:
         """Bytes in use now, by tier."""
         return {account.tier: account.used for account in self.accounts}
 
-    @property
-    def peak_bytes_by_kind(self) -> Mapping[str, Mapping[str, int]]:
-        """By tier and kind; kinds have their peaks at different times."""
-        return {account.tier: dict(account.peaks) for account in self.accounts}
-
 
 # Takes any arguments, and is no Python function: it is called dozens of times for a block.
 IGNORED: Log = "".format

@@ -30,8 +30,8 @@ class Runs:
         yield
         self.log.append(last)
 
-    def begin(self, snapshot: Any, state_bytes: int | None = None) -> Blocks:
-        self.log.append("begin" if snapshot is None else ("begin from", snapshot()[1], state_bytes))
+    def begin(self, snapshot: Any, state_bytes: Any) -> Blocks:
+        self.log.append("begin" if snapshot is None else ("begin from", snapshot()[1], state_bytes()))
         return self
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:

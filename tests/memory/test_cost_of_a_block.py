@@ -75,7 +75,7 @@ def test_a_fetch_ahead_looks_at_so_many_chunks(number: int, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("room", [8, 24])
-@pytest.mark.parametrize(("way", "most"), [("copied", 131), ("computed again", 72)])
+@pytest.mark.parametrize(("way", "most"), [("copied", 131), ("computed again", 69)])
 def test_the_calls_for_a_block_are_few_whatever_the_number_of_blocks(way: str, most: int, room: int) -> None:
     """A block's life takes few calls of the manager, from its push to its pop, with 100 blocks and with 2,000."""
     tiers, ways = (("device", "host"), {"swap": True}) if way == "copied" else (("device",), {})

@@ -156,7 +156,7 @@ def test_temporaries_are_counted_and_make_blocks_leave() -> None:
             _ = temporary.array
         driver.backward()
         driver.settle()
-        assert run.manager.stats.peak_bytes_by_kind["device"]["temporary"] == 3 * CHUNK
+        assert run.manager.accounts[0].peaks["temporary"] == 3 * CHUNK
 
 
 def test_a_request_larger_than_the_budget_moves_nothing() -> None:

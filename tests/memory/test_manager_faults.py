@@ -233,7 +233,7 @@ def test_a_state_is_let_go_though_its_chunk_was_given_up() -> None:
     driver = Driver(trial.manager, chunks(1))
     driver.start(checkpoint=True)
     assert driver.memory is not None
-    driver.memory.begin(lambda: (driver.state, 8), 8).discard()
+    driver.memory.begin(lambda: (driver.state, 8), lambda: 8).discard()
     assert trial.manager.accounts[0].kinds["entry states"] == 8
     trial.manager.close()
     assert not any(trial.manager.stats.used_bytes.values())

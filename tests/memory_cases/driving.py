@@ -106,7 +106,7 @@ class Driver:
         first = len(self.blocks)
         for index in range(first, len(self.rows) if count is None else first + count):
             state = self.state
-            chunk = self.memory.begin(lambda state=state: (state, self.state_bytes), self.state_bytes)
+            chunk = self.memory.begin(lambda state=state: (state, self.state_bytes), lambda: self.state_bytes)
             blocks = self._fill(chunk, state, index)
             chunk.seal(self.forward_seconds)
             self.entries.append(state)

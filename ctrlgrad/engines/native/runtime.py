@@ -288,7 +288,7 @@ class Frame:
 
     def row_shape(self, handle: int) -> tuple[int, ...]:
         rank, start = self.ranks.get(handle, 0), self.layout.shapes.get(handle, 0)
-        return tuple(self.words[start : start + rank].tolist())
+        return tuple(self.integers[start : start + rank].tolist())
 
     def give_back(self) -> None:
         """Let go of what the plan does not need any more. The code waits for an answer meanwhile."""

@@ -30,7 +30,7 @@ from ctrlgrad.errors import ExecutionError, MemoryBudgetError, forget_values
 from ctrlgrad.ir import Trait
 from ctrlgrad.ir.control import loop_name
 from ctrlgrad.memory import Chunk, Manager
-from ctrlgrad.memory.manager import giving_back
+from ctrlgrad.memory.manager import GivingBack
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
@@ -68,6 +68,9 @@ FIRST_ROWS, LEAST_ROWS = 256, 16
 MOST_KEPT = 1 << 20
 # Under a budget, the share of a chunk's bytes that a block of a stack inside it has at most.
 SHARE = 4
+
+# Words of a stack of which compiled code sees nothing.
+_NOTHING = np.zeros(fields.STACK_WORDS, np.int64).data
 
 # Gives memory for a block: (handle, shape, dtype).
 Source = Callable[[int, tuple[int, ...], np.dtype], Storage]
@@ -224,7 +227,7 @@ class FrameStack:
         return resident(shape, dtype, "rows of a stack")
 
     def hide(self) -> None:
-        self.words[:] = 0
+        self.integers[:] = _NOTHING
         if self.stack is not None:
             self.integers[fields.BELOW] = len(self.stack)
 
@@ -512,7 +515,7 @@ class Session:
         frame.session = self
         frame.words[fields.IS_MANAGED] = 1
         try:
-            with giving_back(frame.give_back):
+            with GivingBack(frame.give_back):
                 return frame.run(arguments)
         except BaseException:
             for _, driver in self.loops.values():
@@ -578,7 +581,7 @@ class Again:
         frame.session = self
         frame.words[fields.IS_MANAGED] = self.left > 0
         try:
-            with giving_back(frame.give_back):
+            with GivingBack(frame.give_back):
                 results = frame.run(arguments)
         except BaseException:
             if self.loop is not None:
@@ -710,25 +713,23 @@ class LoopReplay(Replay[_Length]):
         captured = frame.told(found.captured, frame.layout.captures[roles.loop.number])
         # Captures in the plan's own memory may be overwritten later and are copied.
         self.captured = {value: frame.kept(value, x) for value, x in zip(found.captured, captured, strict=True)}
-        self.carried = [c.inside for c in roles.loop.carries]
-        self.is_stack = [isinstance(inside, Stack) for inside in self.carried]
+        # For each carry the dtype of a stack; None for numbers and arrays.
+        carried = [c.inside for c in roles.loop.carries]
+        self.stacks = [inside.dtype if isinstance(inside, Stack) else None for inside in carried]
 
     def advance(self, state: EntryState, chunks: Iterator[memory.Chunk], first: int, last: int) -> EntryState:
         """One run of the loop's own program fills the blocks of all."""
-        carry = [
-            BlockStack(inside.dtype, ()) if isinstance(inside, Stack) else value
-            for value, inside in zip(state.carry, self.carried, strict=True)
-        ]
+        carry = [x if d is None else BlockStack(d, ()) for d, x in zip(self.stacks, state.carry, strict=True)]
         ran = [self.ran[index] for index in range(first, last)]
-        arguments = [np.int64(sum(each.iterations for each in ran)), *self.captured.values(), *carry]
+        arguments = [np.int64(sum([each.iterations for each in ran])), *self.captured.values(), *carry]
         results = self.program.run_again(arguments, chunks, ran, self.frame.memory.scratch)
-        return EntryState(tuple(None if s else x for s, x in zip(self.is_stack, results, strict=True)))
+        return EntryState(tuple([x if d is None else None for d, x in zip(self.stacks, results, strict=True)]))
 
     def skip(self, state: EntryState, first: int, last: int) -> EntryState:
         """One run of so many iterations, which pushes nothing."""
-        iterations = sum(self.ran[index].iterations for index in range(first, last))
+        iterations = sum([self.ran[index].iterations for index in range(first, last)])
         program, found = self.frame.program.loop_program(self.roles.loop.number, pushes=False)
-        carry = (x for x, s in zip(state.carry, self.is_stack, strict=True) if not s)
+        carry = [x for d, x in zip(self.stacks, state.carry, strict=True) if d is None]
         arguments = [np.int64(iterations), *(self.captured[value] for value in found.captured), *carry]
         results = iter(program.run_again(arguments, iter(()), (), self.frame.memory.scratch))
-        return EntryState(tuple(None if s else next(results) for s in self.is_stack))
+        return EntryState(tuple([next(results) if d is None else None for d in self.stacks]))
