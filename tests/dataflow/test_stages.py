@@ -9,20 +9,20 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from instruments.comparing import assert_same, assert_same_bits
-from instruments.dataflow_runs import run
+from instruments.dataflow_runs import by_line, run
 from instruments.tables import programs_at_orders
 from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import dataflow
-from ctrlgrad.dataflow import FlatNode, stages
+from ctrlgrad.dataflow import stages
 from ctrlgrad.dataflow.settings import is_one_plan, prepare
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError
 from ctrlgrad.execution import run_on
@@ -66,17 +66,6 @@ def layers(n: Any, x: Any, w: Any) -> Any:
 
 RNG = np.random.default_rng(0)
 X, W = RNG.normal(size=(100, 3, 4)), 0.5 * RNG.normal(size=(4, 4))
-
-
-def by_line(devices: int, seed: int) -> Callable[[FlatNode], str | None]:
-    """A placement: the ops of a line of the program on one of so many devices, and their gradients with them."""
-
-    def place(node: FlatNode) -> str | None:
-        if node.source is None:
-            return None
-        return f"cpu:{random.Random(f'{node.source.short} {seed}').randrange(devices)}"
-
-    return place
 
 
 def is_divided(graph: Graph, **changes: Any) -> bool:
