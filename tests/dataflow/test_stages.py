@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import random
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -374,34 +372,6 @@ def test_chunks_too_short_to_pay_are_not_divided() -> None:
     graph = of_size(16, 160, 1000)
     assert is_divided(graph)
     assert not is_divided(graph, parallel_iterations=stages.IN_FLIGHT)
-
-
-def test_many_loops_are_looked_at_once() -> None:
-    """Work that grows with the number of loops, not with its square."""
-
-    def calls(loops: int) -> int:
-        def many(x: Any) -> Any:
-            for _ in range(loops):
-                x = cg.while_loop(lambda c: c[0] < 9, lambda c: (c[0] + 1, cnp.sin(c[1])), (0, x))[1]
-            return x
-
-        graph, count = cg.function(many).graph(1.0), 0
-
-        def counted(*_: Any) -> None:
-            nonlocal count
-            count += 1
-
-        homes = itertools.cycle(["cpu:0", "cpu:1"])
-        places: dict[Any, str] = {}
-        sys.setprofile(counted)
-        try:
-            stages.stage_loops(graph, lambda node: places.setdefault(node.result, next(homes)))
-        finally:
-            sys.setprofile(None)
-        return count
-
-    few, twice = calls(40), calls(80)
-    assert twice < 2.3 * few
 
 
 # Errors.
