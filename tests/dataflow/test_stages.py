@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import random
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from instruments.comparing import assert_same, assert_same_bits
-from instruments.dataflow_runs import run
+from instruments.dataflow_runs import by_line, run
 from instruments.tables import programs_at_orders
 from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import dataflow
-from ctrlgrad.dataflow import FlatNode, stages
+from ctrlgrad.dataflow import stages
 from ctrlgrad.dataflow.settings import is_one_plan, prepare
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError
 from ctrlgrad.execution import run_on
@@ -66,17 +64,6 @@ def layers(n: Any, x: Any, w: Any) -> Any:
 
 RNG = np.random.default_rng(0)
 X, W = RNG.normal(size=(100, 3, 4)), 0.5 * RNG.normal(size=(4, 4))
-
-
-def by_line(devices: int, seed: int) -> Callable[[FlatNode], str | None]:
-    """A placement: the ops of a line of the program on one of so many devices, and their gradients with them."""
-
-    def place(node: FlatNode) -> str | None:
-        if node.source is None:
-            return None
-        return f"cpu:{random.Random(f'{node.source.short} {seed}').randrange(devices)}"
-
-    return place
 
 
 def is_divided(graph: Graph, **changes: Any) -> bool:
@@ -385,34 +372,6 @@ def test_chunks_too_short_to_pay_are_not_divided() -> None:
     graph = of_size(16, 160, 1000)
     assert is_divided(graph)
     assert not is_divided(graph, parallel_iterations=stages.IN_FLIGHT)
-
-
-def test_many_loops_are_looked_at_once() -> None:
-    """Work that grows with the number of loops, not with its square."""
-
-    def calls(loops: int) -> int:
-        def many(x: Any) -> Any:
-            for _ in range(loops):
-                x = cg.while_loop(lambda c: c[0] < 9, lambda c: (c[0] + 1, cnp.sin(c[1])), (0, x))[1]
-            return x
-
-        graph, count = cg.function(many).graph(1.0), 0
-
-        def counted(*_: Any) -> None:
-            nonlocal count
-            count += 1
-
-        homes = itertools.cycle(["cpu:0", "cpu:1"])
-        places: dict[Any, str] = {}
-        sys.setprofile(counted)
-        try:
-            stages.stage_loops(graph, lambda node: places.setdefault(node.result, next(homes)))
-        finally:
-            sys.setprofile(None)
-        return count
-
-    few, twice = calls(40), calls(80)
-    assert twice < 2.3 * few
 
 
 # Errors.

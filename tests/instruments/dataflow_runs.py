@@ -20,6 +20,17 @@ def at_random(devices: int, seed: int, cuda: int = 0) -> Callable[[FlatNode], st
     return lambda node: names[draw.randrange(len(names))]
 
 
+def by_line(devices: int, seed: int) -> Callable[[FlatNode], str | None]:
+    """A placement: the ops of a line of the program on one of so many devices, and their gradients with them."""
+
+    def place(node: FlatNode) -> str | None:
+        if node.source is None:
+            return None
+        return f"cpu:{random.Random(f'{node.source.short} {seed}').randrange(devices)}"
+
+    return place
+
+
 def short_delays(draw: random.Random) -> float:
     """Seconds that a message takes: mostly none."""
     return draw.choice((0.0, 0.0, 0.0, 2e-4, 1e-3))

@@ -21,7 +21,7 @@ from unittest import mock
 
 import numpy as np
 from instruments.comparing import assert_same_bits
-from instruments.dataflow_runs import settings_at_random
+from instruments.dataflow_runs import by_line, settings_at_random
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow, memory
@@ -379,8 +379,9 @@ def _machine(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: r
 def _dataflow(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
     changes = settings_at_random(draw)
     if draw.random() < 0.5:
-        # Settings that leave the engine its choice: loops on several devices are divided into stages.
-        changes = {name: changes[name] for name in ("place", "parallel_iterations")}
+        # Settings that leave the engine its choice: loops that are a pipeline of devices are divided into stages.
+        place = draw.choice((changes["place"], by_line(draw.choice((2, 3)), draw.randrange(1000))))
+        changes = {"place": place, "parallel_iterations": changes["parallel_iterations"]}
     # Every pipeline is divided, in chunks of as many iterations as may be in flight: these loops are short.
     with dataflow.settings(**changes), mock.patch.multiple(stages, IN_FLIGHT=1, WORTH=math.inf, CHUNK=1e15):
         return run_on("dataflow", graph, arguments)
