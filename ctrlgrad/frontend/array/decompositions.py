@@ -200,7 +200,13 @@ def matrices(operation: str, x: Any, *, square: bool = False) -> Any:
     if rank_of(x) < 2:
         raise ShapeError(f"{operation}: needs rank 2 or more", got=shown(x))
     if square and None not in shape[-2:] and shape[-1] != shape[-2]:
-        raise ShapeError(f"{operation}: the matrices are not square", expected="[..., n, n]", got=shown(x))
+        raise ShapeError(
+            f"{operation}: the matrices are not square",
+            expected="[..., n, n]",
+            got=shown(x),
+            hint="matrices that are not square have a ctrlgrad.numpy.linalg.svd and a ctrlgrad.numpy.linalg.pinv,\n"
+            "and ctrlgrad.numpy.linalg.lstsq solves with them",
+        )
     return x
 
 

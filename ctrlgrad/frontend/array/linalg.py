@@ -190,6 +190,7 @@ def _labels(given: str, group: str, rank: int) -> tuple[Label, ...]:
             f"einsum: the group {group!r} does not fit its array",
             expected=f"{len(head) + len(tail)} axes{' or more' if dots else ''}",
             got=f"{rank} axes",
+            hint="write a letter for each axis of the array, or ... for the axes in front",
         )
     return (*head, *range(-broad, 0), *tail)
 
@@ -211,6 +212,7 @@ def _without_broadcast_ones(subscripts: str, terms: Sequence[Labelled]) -> list[
                 f"einsum: sizes of {label if isinstance(label, str) else '...'} differ",
                 expected=f"sizes that are equal or 1, for {subscripts}",
                 got=", ".join(shown(term.array) for term in terms),
+                hint="a letter stands for axes of one size: transpose an operand with .mT, or use another letter",
             )
     result = []
     for term in terms:

@@ -89,6 +89,7 @@ def _remaining(x: Any, others: Sequence[Any]) -> Any:
                 "reshape: no size fits for -1",
                 expected=f"sizes whose product divides {known_before}",
                 got=f"{tuple(others)} for {shown(x)}",
+                hint="choose the other sizes so that their product divides the number of elements",
             )
         return known_before // known_after
     unknown = [dim(x, axis) for axis, d in enumerate(shape_of(x)) if d is None]
@@ -135,7 +136,12 @@ def transpose(x: Any, axes: Any = None, *more: Any) -> Any:
         return transposed(x, tuple(reversed(range(rank))))
     order = axes_in_order("transpose", (axes, *more) if more else axes, rank)
     if len(order) != rank:
-        raise ShapeError("transpose: one entry per axis", expected=f"{rank} axes", got=str(axes))
+        raise ShapeError(
+            "transpose: one entry per axis",
+            expected=f"{rank} axes",
+            got=str(axes),
+            hint="name all axes in their new order; ctrlgrad.numpy.swapaxes(x, a, b) exchanges two",
+        )
     return transposed(x, order)
 
 
