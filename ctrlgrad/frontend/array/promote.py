@@ -34,6 +34,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType, Type
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
 from ctrlgrad.ir.control import TURNED
+from ctrlgrad.ops import term
 from ctrlgrad.options import default_float
 
 # Sizes and axes: known ones as ints, unknown ones as traced scalars, and the raw ops that move dimensions.
@@ -123,29 +124,13 @@ def sizes_argument(operation: str, shape: Any) -> list[Any]:
 
 def axis_of(operation: str, axis: Any, rank: int) -> int:
     """One axis, counted from the front."""
-    number = whole_number(operation, "an axis", axis)
-    if not -rank <= number < rank:
-        raise ShapeError(
-            f"{operation}: axis {number} is out of range",
-            expected=f"-{rank} <= axis < {rank}",
-            got=str(number),
-            hint="axes count from 0, or from the end with -1 for the last",
-        )
-    return number % rank
+    return term.axes_in_order(operation, [whole_number(operation, "an axis", axis)], rank)[0]
 
 
 def axes_in_order(operation: str, axes: Any, rank: int) -> list[int]:
     """One axis or several, counted from the front, in the order given; an error for a repeated one."""
     several = axes if isinstance(axes, list | tuple) else (axes,)
-    result = [axis_of(operation, axis, rank) for axis in several]
-    if len(set(result)) != len(result):
-        raise ShapeError(
-            f"{operation}: an axis stands twice",
-            expected="every axis at most once",
-            got=str(axes),
-            hint="-1 is the last axis, which may be there by its number too",
-        )
-    return result
+    return term.axes_in_order(operation, [whole_number(operation, "an axis", axis) for axis in several], rank)
 
 
 def axes_of(operation: str, axes: Any, rank: int) -> tuple[int, ...]:
