@@ -168,7 +168,8 @@ def expanded(graph: Graph, kept: Callable[[Call], bool] = lambda call: False) ->
         if not is_expanded(node):
             return None
         call = Call.of(node)
-        return call.rule.emitted(builder, call, known)
+        found: Sequence[Value] = call.rule.emitted(builder, call, known)
+        return found
 
     # A function whose rule takes a derivative has one inside its own.
     while any(map(is_expanded, walk(graph))):

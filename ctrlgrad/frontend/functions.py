@@ -155,13 +155,22 @@ def _result(found: Any) -> Any:
     return found
 
 
-def array_function(*names: str) -> Callable[[F], F]:
-    """Register an array function under its own name and further ones; a `ufunc` where NumPy has one."""
+def array_function(*names: str, of: Callable[[str, Any], Any] | None = None) -> Callable[[F], F]:
+    """Register an array function under its own name and further ones; a `ufunc` where NumPy has one.
+
+    `of(name, x)` makes an array of the first argument, as `promote.operand` does.
+    """
 
     def register(fn: F) -> F:
+        own, first = fn.__name__, fn.__code__.co_varnames[:1]
+
         @functools.wraps(fn)
         def function(*args: Any, **kwargs: Any) -> Any:
             try:
+                if of is not None and args:
+                    args = (of(own, args[0]), *args[1:])
+                elif of is not None:
+                    kwargs |= {x: of(own, kwargs[x]) for x in first if x in kwargs}
                 return _result(fn(*args, **kwargs))
             except TypeError as error:
                 if is_inside(error):

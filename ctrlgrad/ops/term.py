@@ -249,8 +249,8 @@ def template(operation: str, shape: Shape, dims: Sequence[Type]) -> None:
         scalar_index(operation, "a dimension", t)
 
 
-def axes(operation: str, given: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, sorted; an error for an axis that does not exist or is repeated."""
+def axes_in_order(operation: str, given: Sequence[int], rank: int) -> list[int]:
+    """Axes counted from the front, in the order given; an error for an axis that does not exist or is repeated."""
     result = []
     for axis in given:
         if not -rank <= axis < rank:
@@ -268,7 +268,12 @@ def axes(operation: str, given: Sequence[int], rank: int) -> tuple[int, ...]:
             got=str(tuple(given)),
             hint="-1 is the last axis, which may be there by its number too",
         )
-    return tuple(sorted(result))
+    return result
+
+
+def axes(operation: str, given: Sequence[int], rank: int) -> tuple[int, ...]:
+    """As `axes_in_order`, sorted."""
+    return tuple(sorted(axes_in_order(operation, given, rank)))
 
 
 _KINDS = {"b": "bool", "i": "int", "u": "unsigned int", "f": "float", "c": "complex"}

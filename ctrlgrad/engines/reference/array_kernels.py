@@ -89,7 +89,8 @@ def _sum(node: Node) -> Callable[..., Any]:
     """A sum of the operand's dtype: by itself NumPy widens small integers."""
     given, dtype = attributes.Reduction.of(node), node.result.tensor.dtype
     axes, keepdims = given.axes, given.keepdims
-    return lambda x: np.add.reduce(x, axes, summed_dtype(x), keepdims=keepdims).astype(dtype, copy=False)
+    total: Callable[..., np.ndarray] = np.add.reduce
+    return lambda x: total(x, axes, summed_dtype(x), keepdims=keepdims).astype(dtype, copy=False)
 
 
 def _prod(node: Node) -> Callable[..., Any]:

@@ -44,7 +44,7 @@ def known_count(operation: str, size: Any) -> int:
     return count
 
 
-@array_function()
+@array_function(of=operand)
 def nonzero(x: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
     """The positions of the elements other than zero, in C order: int64 [count] for each axis.
 
@@ -57,7 +57,6 @@ def nonzero(x: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
     >>> cnp.nonzero([0, 3, 0, 4], size=3, fill_value=-1)
     (array([ 1,  3, -1]),)
     """
-    x = operand("nonzero", x)
     if size is None or rank_of(x) == 0:
         return positions(x)
     found, present = first_positions(ravel(truth("nonzero", x)), known_count("nonzero", size))
@@ -169,7 +168,7 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     return found
 
 
-@array_function()
+@array_function(of=operand)
 def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
     """For each element the function, or number, of the last condition that holds; as `numpy.piecewise`.
 
@@ -179,7 +178,6 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
     >>> cnp.piecewise(x, [first], [0.0, lambda x: x * x])
     array([0., 4.])
     """
-    x = operand("piecewise", x)
     values = [f(x, *args, **kw) if callable(f) else f for f in funclist]
     found: Any = values.pop() if len(values) == len(condlist) + 1 else 0
     for condition, value in zip(condlist, values, strict=True):
@@ -331,14 +329,13 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
     return grids if sparse else [broadcasted(grid, sizes) for grid in grids]
 
 
-@array_function()
+@array_function(of=operand)
 def tile(x: Any, reps: Any) -> Any:
     """x repeated as a whole, `reps` times along each axis (aligned at the right).
 
     >>> cnp.tile([1, 2], 2)
     array([1, 2, 1, 2])
     """
-    x = operand("tile", x)
     counts = sizes_argument("tile", reps)
     rank = max(len(counts), rank_of(x))
     counts = [1] * (rank - len(counts)) + counts
@@ -474,14 +471,13 @@ def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
     return take(concatenate([x, broadcast_to(values, tuple(sizes)).astype(dtype_of(x))], axis), order, axis)
 
 
-@array_function()
+@array_function(of=operand)
 def delete(x: Any, obj: Any, axis: Any = None) -> Any:
     """x without the elements at known positions along an axis; as `numpy.delete`.
 
     >>> cnp.delete([1, 2, 3], 1)
     array([1, 3])
     """
-    x = operand("delete", x)
     x, axis = (ravel(x), 0) if axis is None else (x, axis_of("delete", axis, rank_of(x)))
     return take(x, np.delete(np.arange(known_size("delete", shape_of(x)[axis])), obj), axis)
 

@@ -30,14 +30,13 @@ def sigmoid(x: Any) -> Any:
     return elementwise("sigmoid", np.exp, x)
 
 
-@array_function()
+@array_function(of=operand)
 def relu(x: Any) -> Any:
     """x where it is positive, else zero; its derivative at zero is zero.
 
     >>> print(cnp.relu(-1.0))
     0.0
     """
-    x = operand("relu", x)
     return choose(less_equal(x, 0), zeros_like(x, shape=()), x)
 
 
@@ -149,14 +148,13 @@ fmax = _without_nan(np.fmax, maximum, "larger", "cnp.fmax([1.0, cnp.nan], 0.5) -
 fmin = _without_nan(np.fmin, minimum, "smaller", "cnp.fmin([1.0, cnp.nan], 0.5) -> array([0.5, 0.5])")
 
 
-@array_function()
+@array_function(of=floats)
 def cbrt(x: Any) -> Any:
     """The cube root; as `numpy.cbrt`.
 
     >>> print(cbrt(27.0))
     3.0
     """
-    x = floats("cbrt", x)
     is_negative = signbit(x)
     size = where(is_negative, -x, x)
     is_ordinary = (size > 0) & (size < np.inf)
@@ -174,14 +172,13 @@ def cbrt(x: Any) -> Any:
     return where(is_negative, -root, root)
 
 
-@array_function()
+@array_function(of=floats)
 def sinc(x: Any) -> Any:
     """sin(pi x) / (pi x), and 1 at 0; as `numpy.sinc`. Its derivatives at 0 are those of the series, to order 3.
 
     >>> float(cnp.sinc(0.0))
     1.0
     """
-    x = floats("sinc", x)
     turned = x * dtype_of(x).type(np.pi)
     near = absolute(turned) < 1e-4
     safe = where(near, 1, turned)
@@ -276,14 +273,13 @@ iscomplex = _test(
 )
 
 
-@array_function()
+@array_function(of=floats)
 def modf(x: Any) -> tuple[Any, Any]:
     """The fraction and the whole part; as `numpy.modf`.
 
     >>> [float(part) for part in cnp.modf(2.5)]
     [0.5, 2.0]
     """
-    x = floats("modf", x)
     whole = trunc(x)
     return where(isinf(x), zeros((), dtype_of(x)), x - whole), whole
 
@@ -301,7 +297,7 @@ def ldexp(x1: Any, x2: Any) -> Any:
     return x1 * power(two, half.astype(dtype_of(x1))) * power(two, (x2 - half).astype(dtype_of(x1)))
 
 
-@array_function()
+@array_function(of=floats)
 def frexp(x: Any) -> tuple[Any, Any]:
     """x as m * 2**e with 0.5 <= abs(m) < 1 and an int32 e; as `numpy.frexp`. The derivative is that of m.
 
@@ -310,7 +306,6 @@ def frexp(x: Any) -> tuple[Any, Any]:
     >>> [float(part) for part in cnp.frexp(6.0)]
     [0.75, 3.0]
     """
-    x = floats("frexp", x)
     size = absolute(x)
     plain = (size > 0) & (size < np.inf)
     safe = where(plain, size, 1)

@@ -146,7 +146,7 @@ trunc = _rounding("trunc", "The whole number next to x towards zero.", "trunc(-1
 rint = _unary("rint", "The nearest whole number, the even one of two.", "rint(2.5) -> 2.0")
 
 
-@array_function("around")
+@array_function("around", of=operand)
 def round(x: Any, decimals: int = 0) -> Any:
     """Round to a number of decimals, halves to even.
 
@@ -157,7 +157,6 @@ def round(x: Any, decimals: int = 0) -> Any:
     >>> print(cnp.round(1.257, 2))
     1.26
     """
-    x = operand("round", x)
     if dtype_kind(dtype_of(x)) == "c":
         parts = (round(FUNCTIONS[part](x), decimals) for part in ("real", "imag"))
         return FUNCTIONS["make_complex"](*parts)
@@ -190,14 +189,13 @@ isinf = _test("isinf", "True where x is infinite.", "isinf(0.0) -> False")
 isfinite = _test("isfinite", "True where x is neither infinite nor not a number.", "isfinite(0.0) -> True")
 
 
-@array_function()
+@array_function(of=operand)
 def reciprocal(x: Any) -> Any:
     """1 / x for floats and complex numbers; a TypeMismatchError for integers, whose reciprocals would all be cut to 0.
 
     >>> print(cnp.reciprocal(4.0))
     0.25
     """
-    x = operand("reciprocal", x)
     if dtype_kind(dtype_of(x)) in "biu":
         raise TypeMismatchError("reciprocal: integers are not supported", got=shown(x), hint="use 1 / x")
     return elementwise("reciprocal", np.reciprocal, x)
@@ -230,14 +228,13 @@ def astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any:
     return result.copy() if copy and result is x and isinstance(x, np.ndarray) else result
 
 
-@array_function()
+@array_function(of=operand)
 def copy(x: Any) -> Any:
     """A copy; a traced tensor never changes, so it is its own.
 
     >>> cnp.copy([1, 2])
     array([1, 2])
     """
-    x = operand("copy", x)
     return np.array(x) if isinstance(x, np.ndarray) else x
 
 
@@ -401,14 +398,13 @@ imag = _part(
 )
 
 
-@array_function()
+@array_function(of=operand)
 def angle(x: Any) -> Any:
     """The angle of a complex number in radians, in (-pi, pi]; 0 or pi for real ones.
 
     >>> print(round(float(cnp.angle(1j)), 6))
     1.570796
     """
-    x = operand("angle", x)
     return arctan2(imag(x), real(x))
 
 

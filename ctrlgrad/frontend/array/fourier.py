@@ -234,27 +234,25 @@ def _shifts(operation: str, x: Any, axes: Any) -> list[int]:
     return axes_in_order(operation, list(range(rank_of(x))) if axes is None else axes, rank_of(x))
 
 
-@array_function()
+@array_function(of=operand)
 def fftshift(x: Any, /, *, axes: Any = None) -> Any:
     """The element of frequency zero moved to the middle, along axes or all.
 
     >>> cnp.fft.fftshift([0, 1, -1])
     array([-1,  0,  1])
     """
-    x = operand("fftshift", x)
     for place in _shifts("fftshift", x, axes):
         x = roll(x, _half(dim(x, place)), place)
     return x
 
 
-@array_function()
+@array_function(of=operand)
 def ifftshift(x: Any, /, *, axes: Any = None) -> Any:
     """The inverse of `fftshift`.
 
     >>> cnp.fft.ifftshift([-1, 0, 1])
     array([ 0,  1, -1])
     """
-    x = operand("ifftshift", x)
     for place in _shifts("ifftshift", x, axes):
         half = _half(dim(x, place))
         x = roll(x, subtract(0, half) if isinstance(half, Tensor) else -half, place)

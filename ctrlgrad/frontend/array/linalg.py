@@ -422,14 +422,13 @@ def matvec(x1: Any, x2: Any) -> Any:
     return squeezed(found, (rank_of(found) - 1,))
 
 
-@array_function()
+@array_function(of=operand)
 def vecmat(x1: Any, x2: Any) -> Any:
     """The products of the conjugates of vectors [..., n] and matrices [..., n, m]: [..., m]; as `numpy.vecmat`.
 
     >>> cnp.vecmat([1, 1], [[1, 2], [3, 4]])
     array([4, 6])
     """
-    x1 = operand("vecmat", x1)
     x1 = conjugate(x1)
     found = matmul(expanded(x1, (rank_of(x1) - 1,)), x2)
     return squeezed(found, (rank_of(found) - 2,))

@@ -36,14 +36,13 @@ def ndim(x: Any) -> int:
     return rank_of(operand("ndim", x))
 
 
-@array_function()
+@array_function(of=operand)
 def size(x: Any, axis: Any = None) -> Any:
     """The number of elements, in all or along axes: an int, or a traced scalar where it is unknown.
 
     >>> cnp.size([[1, 2, 3]])
     3
     """
-    x = operand("size", x)
     return times([dim(x, a) for a in axes_of("size", axis, rank_of(x))])
 
 
@@ -119,7 +118,7 @@ def flatten(x: Any, order: str = "C") -> Any:
     return ravel(x, order)
 
 
-@array_function("permute_dims")
+@array_function("permute_dims", of=operand)
 def transpose(x: Any, axes: Any = None, *more: Any) -> Any:
     """The dimensions in another order; reversed without `axes`.
 
@@ -130,7 +129,6 @@ def transpose(x: Any, axes: Any = None, *more: Any) -> Any:
     array([[1, 3],
            [2, 4]])
     """
-    x = operand("transpose", x)
     rank = rank_of(x)
     if axes is None:
         return transposed(x, tuple(reversed(range(rank))))
@@ -145,7 +143,7 @@ def transpose(x: Any, axes: Any = None, *more: Any) -> Any:
     return transposed(x, order)
 
 
-@array_function()
+@array_function(of=operand)
 def matrix_transpose(x: Any) -> Any:
     """The last two dimensions swapped.
 
@@ -153,13 +151,12 @@ def matrix_transpose(x: Any) -> Any:
     array([[1],
            [2]])
     """
-    x = operand("matrix_transpose", x)
     if rank_of(x) < 2:
         raise ShapeError("matrix_transpose: needs rank 2 or more", got=shown(x))
     return swapaxes(x, -1, -2)
 
 
-@array_function()
+@array_function(of=operand)
 def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
     """Two dimensions swapped.
 
@@ -167,21 +164,19 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
     array([[1],
            [2]])
     """
-    x = operand("swapaxes", x)
     a, b = (axis_of("swapaxes", axis, rank_of(x)) for axis in (axis1, axis2))
     order = list(range(rank_of(x)))
     order[a], order[b] = b, a
     return transposed(x, order)
 
 
-@array_function()
+@array_function(of=operand)
 def moveaxis(x: Any, source: Any, destination: Any) -> Any:
     """Dimensions moved to other places, the rest in their order.
 
     >>> cnp.shape(cnp.moveaxis(cnp.zeros((2, 3, 4)), 0, -1))
     (3, 4, 2)
     """
-    x = operand("moveaxis", x)
     come = axes_in_order("moveaxis", source, rank_of(x))
     go = axes_in_order("moveaxis", destination, rank_of(x))
     if len(come) != len(go):
@@ -192,19 +187,18 @@ def moveaxis(x: Any, source: Any, destination: Any) -> Any:
     return transposed(x, order)
 
 
-@array_function()
+@array_function(of=operand)
 def expand_dims(x: Any, axis: Any) -> Any:
     """With new dimensions of size 1 at the given places of the result.
 
     >>> cnp.expand_dims([1, 2], 0)
     array([[1, 2]])
     """
-    x = operand("expand_dims", x)
     count = len(axis) if isinstance(axis, list | tuple) else 1
     return expanded(x, axes_in_order("expand_dims", axis, rank_of(x) + count))
 
 
-@array_function()
+@array_function(of=operand)
 def squeeze(x: Any, axis: Any = None) -> Any:
     """Without dimensions of size 1: the given ones, or all.
 
@@ -214,7 +208,6 @@ def squeeze(x: Any, axis: Any = None) -> Any:
     >>> cnp.squeeze([[1, 2]], 0)
     array([1, 2])
     """
-    x = operand("squeeze", x)
     if axis is not None:
         return squeezed(x, axes_in_order("squeeze", axis, rank_of(x)))
     if None in shape_of(x):
@@ -222,14 +215,13 @@ def squeeze(x: Any, axis: Any = None) -> Any:
     return squeezed(x, [a for a, d in enumerate(shape_of(x)) if d == 1])
 
 
-@array_function()
+@array_function(of=operand)
 def flip(x: Any, axis: Any = None) -> Any:
     """In reverse order along axes, or along all.
 
     >>> cnp.flip([1, 2, 3])
     array([3, 2, 1])
     """
-    x = operand("flip", x)
     axes = axes_of("flip", axis, rank_of(x))
     return apply("flip", [x], {"axes": axes}) if axes else x
 
@@ -376,7 +368,7 @@ fliplr = _flipped("fliplr", 1, "cnp.fliplr([[1, 2]]) -> array([[2, 1]])")
 flipud = _flipped("flipud", 0, "cnp.flipud([1, 2]) -> array([2, 1])")
 
 
-@array_function()
+@array_function(of=operand)
 def rot90(x: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     """x turned by quarters in the plane of two axes; as `numpy.rot90`.
 
@@ -384,7 +376,6 @@ def rot90(x: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     array([[2, 4],
            [1, 3]])
     """
-    x = operand("rot90", x)
     first, second = (axis_of("rot90", a, rank_of(x)) for a in axes)
     turns = whole_number("rot90", "k", k) % 4
     if turns == 2:
@@ -394,14 +385,13 @@ def rot90(x: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     return flip(swapaxes(x, first, second), second) if turns else x
 
 
-@array_function()
+@array_function(of=operand)
 def rollaxis(x: Any, axis: int, start: int = 0) -> Any:
     """x with an axis moved before another; as `numpy.rollaxis`.
 
     >>> cnp.rollaxis(cnp.ones((2, 3, 4)), 2).shape
     (4, 2, 3)
     """
-    x = operand("rollaxis", x)
     axis = axis_of("rollaxis", axis, rank_of(x))
     start = start + rank_of(x) if start < 0 else start
     return moveaxis(x, axis, start - 1 if axis < start else start)
@@ -509,14 +499,13 @@ def hstack(arrays: Any) -> Any:
     return concatenate(parts, 0 if rank_of(parts[0]) == 1 else 1)
 
 
-@array_function()
+@array_function(of=operand)
 def unstack(x: Any, *, axis: Any = 0) -> tuple[Any, ...]:
     """The slices along an axis of known size, without that axis.
 
     >>> cnp.unstack([[1, 2], [3, 4]])[1]
     array([3, 4])
     """
-    x = operand("unstack", x)
     place = axis_of("unstack", axis, rank_of(x))
     count = shape_of(x)[place]
     if count is None:
@@ -550,7 +539,7 @@ def _sections(operation: str, count: Any) -> int:
     return number
 
 
-@array_function()
+@array_function(of=operand)
 def split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
     """x cut into equal parts along an axis, or at the given places (which may be traced).
 
@@ -560,7 +549,6 @@ def split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
     >>> cnp.split([1, 2, 3, 4], 2)[1]
     array([3, 4])
     """
-    x = operand("split", x)
     place = axis_of("split", axis, rank_of(x))
     cuts = _places("split", indices_or_sections)
     if cuts is not None:
@@ -581,14 +569,13 @@ def split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
     return [at_index(rows, place, i) for i in range(count)]
 
 
-@array_function()
+@array_function(of=operand)
 def array_split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
     """As `split`, but the parts may differ by one element, the larger ones first.
 
     >>> cnp.array_split([1, 2, 3], 2)[1]
     array([3])
     """
-    x = operand("array_split", x)
     place = axis_of("array_split", axis, rank_of(x))
     cuts = _places("array_split", indices_or_sections)
     if cuts is None:
@@ -601,7 +588,7 @@ def array_split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
     return _cut(x, place, cuts)
 
 
-@array_function()
+@array_function(of=operand)
 def roll(x: Any, shift: Any, axis: Any = None) -> Any:
     """Elements moved along axes by `shift` places (which may be traced), around the end.
 
@@ -610,7 +597,6 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Any:
     >>> cnp.roll([1, 2, 3], 1)
     array([3, 1, 2])
     """
-    x = operand("roll", x)
     if axis is None:
         return reshaped(_rolled(ravel(x), _total(shift), 0, times(dims(x))), dims(x))
     places = [axis_of("roll", a, rank_of(x)) for a in (axis if isinstance(axis, list | tuple) else (axis,))]

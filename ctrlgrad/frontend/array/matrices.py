@@ -102,7 +102,7 @@ def lstsq(a: Any, b: Any, rcond: Any = None) -> tuple[Any, Any, Any, Any]:
     return (squeezed(x, [1]) if rank_of(b) == 1 else x), squares, matrix_rank(a, rtol=rcond), svdvals(a)
 
 
-@array_function()
+@array_function(of=operand)
 def cond(x: Any, p: Any = None) -> Any:
     """Condition number |x| |x^-1| in the norm that `p` names; as `numpy.linalg.cond`.
 
@@ -113,7 +113,6 @@ def cond(x: Any, p: Any = None) -> Any:
     >>> float(cnp.linalg.cond([[2.0, 0.0], [0.0, 0.5]]))
     4.0
     """
-    x = operand("cond", x)
     if p in (None, 2, -2):
         values = svdvals(x)
         largest, smallest = values[..., 0], values[..., -1]

@@ -75,28 +75,26 @@ def polymul(a1: Any, a2: Any) -> Any:
     return convolve(a1, a2)
 
 
-@array_function()
+@array_function(of=operand)
 def polyder(p: Any, m: int = 1) -> Any:
     """The derivative of a polynomial; as `numpy.polyder`.
 
     >>> cnp.polyder([1, 2, 3])
     array([2, 2])
     """
-    p = operand("polyder", p)
     for _ in range(m):
         size = known_size("polyder", shape_of(p)[0])
         p = p[:-1] * np.arange(size - 1, 0, -1, dtype=dtype_of(p))
     return p
 
 
-@array_function()
+@array_function(of=floats)
 def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
     """The integral of a polynomial, its constants k; as `numpy.polyint`.
 
     >>> cnp.polyint([2.0, 1.0])
     array([1., 1., 0.])
     """
-    p = floats("polyint", p)
     constants = np.broadcast_to(np.asarray(k, dtype_of(p)), (m,))
     for i in range(m):
         size = known_size("polyint", shape_of(p)[0])
@@ -239,14 +237,13 @@ def lcm(x1: Any, x2: Any) -> Any:
     return absolute(multiply(floor_divide(a, where(none, 1, divisor).astype(dtype_of(a))), b))
 
 
-@array_function()
+@array_function(of=operand)
 def bitwise_count(x: Any) -> Any:
     """Number of bits of abs(x) that are set: uint8; as `numpy.bitwise_count`.
 
     >>> cnp.bitwise_count([7, -8])
     array([3, 1], dtype=uint8)
     """
-    x = operand("bitwise_count", x)
     if dtype_kind(dtype_of(x)) not in "biu":
         raise TypeMismatchError("bitwise_count: not an integer", expected="integers", got=shown(x))
     n = cast(absolute(x) if dtype_kind(dtype_of(x)) == "i" else x, np.uint64)
@@ -345,14 +342,13 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     return found
 
 
-@array_function("trapz")
+@array_function("trapz", of=floats)
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """The integral by the trapezoidal rule; as `numpy.trapezoid`.
 
     >>> float(cnp.trapezoid(cnp.asarray([1.0, 2.0, 3.0])))
     4.0
     """
-    y = floats("trapezoid", y)
     axis = axis_of("trapezoid", axis, rank_of(y))
     y = moveaxis(y, axis, -1)
     width = dx
@@ -468,14 +464,13 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     return found
 
 
-@array_function()
+@array_function(of=floats)
 def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi) -> Any:
     """Angles without jumps of more than half a period; as `numpy.unwrap`.
 
     >>> cnp.unwrap(cnp.asarray([0.0, 6.0])).round(3)
     array([ 0.   , -0.283])
     """
-    p = floats("unwrap", p)
     axis = axis_of("unwrap", axis, rank_of(p))
     p = moveaxis(p, axis, -1)
     step = p[..., 1:] - p[..., :-1]

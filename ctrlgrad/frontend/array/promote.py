@@ -33,6 +33,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType, Type
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
 from ctrlgrad.ir.control import TURNED
+from ctrlgrad.ops import term
 from ctrlgrad.options import default_float
 
 # Sizes and axes: known ones as ints, unknown ones as traced scalars, and the raw ops that move dimensions.
@@ -127,28 +128,13 @@ def axis_of(operation: str, axis: Any, rank: int) -> int:
     )
     hint = f"convert it with int(); ctrlgrad.numpy.{elementwise}(x, y) takes two arrays" if elementwise else ""
     number = whole_number(operation, "an axis", axis, hint or "convert it with int()")
-    if not -rank <= number < rank:
-        raise ShapeError(
-            f"{operation}: axis {number} is out of range",
-            expected=f"-{rank} <= axis < {rank}",
-            got=str(number),
-            hint="axes count from 0, or from the end with -1 for the last",
-        )
-    return number % rank
+    return term.axes_in_order(operation, [number], rank)[0]
 
 
 def axes_in_order(operation: str, axes: Any, rank: int) -> list[int]:
     """One axis or several, counted from the front, in the order given; an error for a repeated one."""
     several = axes if isinstance(axes, list | tuple) else (axes,)
-    result = [axis_of(operation, axis, rank) for axis in several]
-    if len(set(result)) != len(result):
-        raise ShapeError(
-            f"{operation}: an axis stands twice",
-            expected="every axis at most once",
-            got=str(axes),
-            hint="-1 is the last axis, which may be there by its number too",
-        )
-    return result
+    return term.axes_in_order(operation, [whole_number(operation, "an axis", axis) for axis in several], rank)
 
 
 def axes_of(operation: str, axes: Any, rank: int) -> tuple[int, ...]:

@@ -257,7 +257,7 @@ c_ = Joined(-1, 2, 0)
 # Matrices of a structure: diagonals, triangles, Kronecker products, powers.
 
 
-@array_function()
+@array_function(of=operand)
 def diag(x: Any, k: int = 0) -> Any:
     """The matrix with x on a diagonal, or the diagonal of a matrix; as `numpy.diag`.
 
@@ -265,7 +265,6 @@ def diag(x: Any, k: int = 0) -> Any:
     array([[1, 0],
            [0, 2]])
     """
-    x = operand("diag", x)
     if rank_of(x) == 2:
         return diagonal(x, k)
     if rank_of(x) != 1:
@@ -328,7 +327,7 @@ def kron(a: Any, b: Any) -> Any:
     return reshaped(product, [m * n for m, n in zip(dims(a), dims(b), strict=True)])
 
 
-@array_function()
+@array_function(of=operand)
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     """The powers of a vector as columns, the highest first; as `numpy.vander`.
 
@@ -336,7 +335,6 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     array([[4, 2, 1],
            [9, 3, 1]])
     """
-    x = operand("vander", x)
     count = known_size("vander", shape_of(x)[0]) if N is None else N
     columns = [x**n for n in (range(count) if increasing else reversed(range(count)))]
     return stack(columns, axis=1) if columns else zeros((dim(x, 0), 0), dtype_of(x))

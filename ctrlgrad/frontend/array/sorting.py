@@ -151,7 +151,7 @@ def _all(operation: str, x: Any, size: int | None, fill_value: Any) -> UniqueAll
     return sets._replace(inverse_indices=reshaped(sets.inverse_indices, dims(x)))
 
 
-@array_function()
+@array_function(of=operand)
 def unique(
     x: Any,
     return_index: bool = False,
@@ -181,7 +181,6 @@ def unique(
     >>> cnp.unique([2, 1, 2], size=4, fill_value=0)
     array([1, 2, 0, 0])
     """
-    x = operand("unique", x)
     if axis is None:
         rows, place, rest = ravel(x), 0, []
     else:
@@ -395,14 +394,13 @@ def sort(x: Any, axis: Any = -1, kind: Any = None, *, descending: bool = False, 
     return take_along_axis(x, _order(x, place, descending), place)
 
 
-@array_function()
+@array_function(of=operand)
 def sort_complex(x: Any) -> Any:
     """x sorted along its last axis, as complex numbers; as `numpy.sort_complex`.
 
     >>> cnp.sort_complex([2.0, 1.0])
     array([1.+0.j, 2.+0.j])
     """
-    x = operand("sort_complex", x)
     return sort(cast(x, result_type(dtype_of(x), np.complex64)))
 
 

@@ -124,14 +124,13 @@ def nanstd(
     return sqrt(nanvar(x, axis, dtype, ddof, keepdims=keepdims, where=where))
 
 
-@array_function()
+@array_function(of=operand)
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
     """x with numbers in place of nan and infinities; as `numpy.nan_to_num`.
 
     >>> cnp.nan_to_num([cnp.nan, 1.0])
     array([0., 1.])
     """
-    x = operand("nan_to_num", x)
     if dtype_kind(dtype_of(x)) != "f":
         return x
     limits = finfo(dtype_of(x))
@@ -155,7 +154,7 @@ nancumprod = _running("nancumprod", cumprod, 1, "cnp.nancumprod([2.0, cnp.nan, 3
 # Numbers counted: by value, and in bins.
 
 
-@array_function()
+@array_function(of=operand)
 def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Any:
     """Count each number from 0 on in x, or sum its weights; as `numpy.bincount`.
 
@@ -164,7 +163,6 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     >>> cnp.bincount([0, 2, 2], length=3)
     array([1, 0, 2])
     """
-    x = operand("bincount", x)
     if length is None:
         if not isinstance(x, np.ndarray):
             known_size("bincount (give length=)", None)
@@ -300,14 +298,13 @@ def ptp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     return largest(x, axis, keepdims=keepdims) - smallest(x, axis, keepdims=keepdims)
 
 
-@array_function()
+@array_function(of=floats)
 def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
     """The mean with weights; as `numpy.average`. With `returned` also the sum of the weights.
 
     >>> float(cnp.average([1.0, 2.0], weights=[3.0, 1.0]))
     1.25
     """
-    x = floats("average", x)
     axes = axes_of("average", axis, rank_of(x))
     if weights is None:
         found = mean(x, axis, keepdims=keepdims)

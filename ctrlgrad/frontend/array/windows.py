@@ -46,7 +46,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 _STATISTICS: dict[str, Callable[..., Any]] = {"maximum": largest, "mean": mean, "median": median, "minimum": smallest}
 
 
-@array_function()
+@array_function(of=operand)
 def pad(x: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> Any:
     """x with a margin; as `numpy.pad`, with all of its modes.
 
@@ -68,7 +68,6 @@ def pad(x: Any, pad_width: Any, mode: Any = "constant", **options: Any) -> Any:
     >>> cnp.pad([1, 2, 3], 2, "reflect")
     array([3, 2, 1, 2, 3, 2, 1])
     """
-    x = operand("pad", x)
     rank = rank_of(x)
     widths = _widths(pad_width, rank)
     if callable(mode):
@@ -296,14 +295,13 @@ def by_chebyshev(x: Any, near: Sequence[float], far: Sequence[float]) -> Any:
     return where(is_near, _series(near, inner / 4 - 1), _series(far, 16 / outer - 1) / sqrt(outer))
 
 
-@array_function()
+@array_function(of=floats)
 def i0(x: Any) -> Any:
     """The modified Bessel function of the first kind and order 0; as `numpy.i0`, and differentiable.
 
     >>> float(cnp.round(cnp.i0(1.0), 6))
     1.266066
     """
-    x = floats("i0", x)
     size = absolute(cast(x, result_type(dtype_of(x), np.float32)))
     return cast(exp(size) * by_chebyshev(size, NEAR, FAR), dtype_of(x))
 

@@ -477,7 +477,8 @@ class _Machine(Data):
         x = self.gathered(step.view, reads[0])
         x = np.flip(x, 1) if step.reverse else x
         with np.errstate(all="ignore"):
-            found = {"sum": np.cumsum, "product": np.cumprod}[step.how](x, 1, step.total).astype(x.dtype)
+            cumulate: Callable[..., np.ndarray] = np.cumsum if step.how == "sum" else np.cumprod
+            found = cumulate(x, 1, step.total).astype(x.dtype)
         self.give(step.result, np.flip(found, 1) if step.reverse else found, writes[0])
 
     def run_product(self, step: model.Product, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
