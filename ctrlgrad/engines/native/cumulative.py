@@ -106,7 +106,7 @@ class _Writer:
             if self.columns == "1":
                 self.positions(row, positions, table)
             else:
-                self.beside(row, positions, columns, table, lambda at, value, width: self.store(at, value, width))
+                self.beside(row, positions, columns, table, self.store)
 
     def totals(self, positions: Range, table: str) -> None:
         """Write the totals of some positions, of all rows and columns, to a table."""
