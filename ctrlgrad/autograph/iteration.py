@@ -40,21 +40,13 @@ from ctrlgrad.source import here
 # Built-in functions for converted code: Python's own, except on traced tensors.
 
 
-def _is_items(x: Any) -> bool:
-    return isinstance(x, Items | Tensor)
-
-
-def _range(*bounds: Any) -> Any:
-    return Range.of(*bounds) if any(map(is_traced, bounds)) and len(bounds) <= 3 else range(*bounds)
-
-
 def _enumerate(iterable: Any, start: Any = 0) -> Any:
     items = as_items(iterable)
     return enumerate(iterable, start) if items is None else Enumerate(items, start)
 
 
 def _zip(*iterables: Any, strict: bool = False) -> Any:
-    if not any(map(_is_items, iterables)):
+    if not any(isinstance(x, Items | Tensor) for x in iterables):
         return zip(*iterables, strict=strict)
     parts = tuple(map(beside, iterables))
     if strict:
@@ -93,10 +85,6 @@ def _number(kind: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
         return Tensor(scalar.builder, scalar.value, weak=True)
 
     return convert
-
-
-def _bool(*args: Any) -> Any:
-    return truth(args[0], "`bool()`", here()) if len(args) == 1 and is_traced(args[0]) else bool(*args)
 
 
 def _extreme(kind: Callable[..., Any], reduction: str, better: str) -> Callable[..., Any]:
@@ -148,7 +136,7 @@ def _quantifier(kind: Callable[[Any], Any], reduction: str, over: Callable[[Any]
 
 
 OVERLOADS: dict[Callable[..., Any], Callable[..., Any]] = {
-    range: _range,
+    range: lambda *ends: Range.of(*ends) if any(map(is_traced, ends)) and len(ends) <= 3 else range(*ends),
     enumerate: _enumerate,
     zip: _zip,
     reversed: _reversed,
@@ -156,7 +144,7 @@ OVERLOADS: dict[Callable[..., Any], Callable[..., Any]] = {
     int: _number(int, np.int64),
     float: _number(float, np.float64),
     complex: _number(complex, np.complex128),
-    bool: _bool,
+    bool: lambda *x: truth(x[0], "`bool()`", here()) if len(x) == 1 and is_traced(x[0]) else bool(*x),
     min: _extreme(min, "min", "less"),
     max: _extreme(max, "max", "greater"),
     sum: _sum,

@@ -103,10 +103,6 @@ def _sum(x: Term, same: bool, count: Count) -> Term:
     return _times(x, count) if same else emit("sum", x, axes=(0,), keepdims=False)
 
 
-def _all_gather(x: Term, same: bool, count: Count, attrs: CollectiveAlong) -> tuple[Term, bool]:
-    return _inserted(x, attrs.axis, count) if same else _moved(x, 0, attrs.axis), True
-
-
 def _all_to_all(x: Term, same: bool, count: Count, attrs: CollectiveAlong) -> tuple[Term, bool]:
     if same:
         return _inserted(_moved(x, attrs.axis, 0), attrs.axis + 1, count), False
@@ -129,7 +125,10 @@ def _ppermute(x: Term, same: bool, count: Count, attrs: Permutation) -> tuple[Te
 
 _RULES: dict[str, Rule] = {
     "psum": lambda x, same, count, attrs: (_sum(x, same, count), True),
-    "all_gather": _all_gather,
+    "all_gather": lambda x, same, count, attrs: (
+        _inserted(x, attrs.axis, count) if same else _moved(x, 0, attrs.axis),
+        True,
+    ),
     "psum_scatter": lambda x, same, count, attrs: (_moved(_sum(x, same, count), attrs.axis, 0), False),
     "all_to_all": _all_to_all,
     "ppermute": _ppermute,

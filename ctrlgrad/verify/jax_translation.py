@@ -287,10 +287,6 @@ def _slot(s: BoundedStack, index: Any) -> Any:
     return jnp.where(index < 0, index + s.length, index)
 
 
-def _push(node: Node, sizes: Sizes | None, s: BoundedStack, value: Any) -> BoundedStack:
-    return BoundedStack(s.buffer.at[s.length].set(_row(s, value)), s.length + 1)
-
-
 def _pop(node: Node, sizes: Sizes | None, s: BoundedStack, *dims: Any) -> tuple[BoundedStack, Any]:
     last = s.length - 1
     return BoundedStack(s.buffer.at[last].set(jnp.zeros((), s.buffer.dtype)), last), s.buffer[last]
@@ -299,14 +295,6 @@ def _pop(node: Node, sizes: Sizes | None, s: BoundedStack, *dims: Any) -> tuple[
 def _write(node: Node, sizes: Sizes | None, s: BoundedStack, index: Any, value: Any) -> BoundedStack:
     buffer = s.buffer.at[_slot(s, index)].set(_row(s, value))
     return BoundedStack(buffer, jnp.maximum(s.length, index.astype(jnp.int64) + 1))
-
-
-def _add(node: Node, sizes: Sizes | None, s: BoundedStack, index: Any, value: Any) -> BoundedStack:
-    return BoundedStack(s.buffer.at[_slot(s, index)].add(_row(s, value)), s.length)
-
-
-def _clear(node: Node, sizes: Sizes | None, s: BoundedStack, index: Any) -> BoundedStack:
-    return BoundedStack(s.buffer.at[_slot(s, index)].set(0), s.length)
 
 
 def _resize(node: Node, sizes: Sizes | None, s: BoundedStack, length: Any) -> BoundedStack:
@@ -346,12 +334,12 @@ def _split_stack(node: Node, sizes: Sizes | None, x: Any, rows: Any) -> BoundedS
 
 BOUNDED["stack_new"] = _new
 BOUNDED["stack_from_tensor"] = _from_tensor
-BOUNDED["stack_push"] = _push
+BOUNDED["stack_push"] = lambda node, sizes, s, x: BoundedStack(s.buffer.at[s.length].set(_row(s, x)), s.length + 1)
 BOUNDED["stack_pop"] = _pop
 BOUNDED["stack_read"] = lambda node, sizes, s, index, *dims: s.buffer[_slot(s, index)]
 BOUNDED["stack_write"] = _write
-BOUNDED["stack_add"] = _add
-BOUNDED["stack_clear"] = _clear
+BOUNDED["stack_add"] = lambda node, sizes, s, i, x: BoundedStack(s.buffer.at[_slot(s, i)].add(_row(s, x)), s.length)
+BOUNDED["stack_clear"] = lambda node, sizes, s, i: BoundedStack(s.buffer.at[_slot(s, i)].set(0), s.length)
 BOUNDED["stack_resize"] = _resize
 BOUNDED["stack_sum"] = lambda node, sizes, a, b: BoundedStack(a.buffer + b.buffer, jnp.maximum(a.length, b.length))
 BOUNDED["stack_length"] = lambda node, sizes, s: s.length

@@ -77,13 +77,11 @@ linear("real", lambda ct, x: as_complex(ct, x))
 linear("imag", lambda ct, x: as_complex(ct, x) * -1j)
 
 
-def _complex(ct: Term, out: Term, re: Term, im: Term) -> Sequence[Term]:
-    """Re(c (s + it)) = Re(c) s - Im(c) t."""
-    return sum_to(emit("real", ct), re.dims), sum_to(-emit("imag", ct), im.dims)
-
-
 jointly_linear("complex", None)
-reverse_joint("complex", _complex)
+# Re(c (s + it)) = Re(c) s - Im(c) t.
+reverse_joint(
+    "complex", lambda ct, out, re, im: (sum_to(emit("real", ct), re.dims), sum_to(-emit("imag", ct), im.dims))
+)
 
 
 def _direction(x: Term, out: Term) -> Term:
@@ -134,11 +132,7 @@ linear("squeeze", lambda ct, x, axes: emit("expand_dims", ct, axes=axes))
 linear("flip", lambda ct, x, axes: emit("flip", ct, axes=axes))
 
 
-def _cast(ct: Term, x: Term, dtype: object) -> Term:
-    return emit("cast", ct, dtype=x.dtype)
-
-
-linear("cast", _cast)
+linear("cast", lambda ct, x, dtype: emit("cast", ct, dtype=x.dtype))
 
 
 def _concat(ct: Term, out: Term, *parts: Term, axis: int) -> list[Term]:
@@ -181,11 +175,7 @@ def _spread(ct: Term, x: Term, axes: tuple[int, ...], keepdims: bool) -> Term:
     return ct if keepdims or not axes else emit("expand_dims", ct, axes=axes)
 
 
-def _sum(ct: Term, x: Term, axes: tuple[int, ...], keepdims: bool) -> Term:
-    return broadcast_to(_spread(ct, x, axes, keepdims), x.dims)
-
-
-linear("sum", _sum)
+linear("sum", lambda ct, x, axes, keepdims: broadcast_to(_spread(ct, x, axes, keepdims), x.dims))
 
 
 def _extreme(ct: Term, out: Term, x: Term, axes: tuple[int, ...], keepdims: bool) -> Term:

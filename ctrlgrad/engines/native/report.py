@@ -38,10 +38,6 @@ def explain(graph: Graph, arguments: Sequence[Any], without: frozenset[str] = fr
         return _Account(program, frame, arguments).report(graph)
 
 
-def _around(graph: Graph) -> str:
-    return f"{graph.name}, outside of loops"
-
-
 @dataclass
 class _Account:
     """One run of a plan, of which more is known than of the plan alone: run-time sizes."""
@@ -56,7 +52,7 @@ class _Account:
             for register, number, axis in self.program.plan.sizes
             if isinstance(self.arguments[number], np.ndarray | np.generic)
         }
-        outside = LoopReport(_around(graph), "native")
+        outside = LoopReport(f"{graph.name}, outside of loops", "native")
         self.block(self.program.plan.body, outside, None)
         outside.inner, loops = [], outside.inner
         tells = outside.kernels or outside.products or outside.ops

@@ -38,14 +38,6 @@ def _if_finite(fn: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, .
 _svd = _if_finite(np.linalg.svd)
 
 
-def _cholesky(node: Node) -> Callable[..., Any]:
-    return _answered(node, np.linalg.cholesky, lambda a: np.full_like(a, np.nan))
-
-
-def _solve(node: Node) -> Callable[..., Any]:
-    return _answered(node, np.linalg.solve, lambda a, b: np.full_like(b, np.nan))
-
-
 def _answered(node: Node, fn: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
     """A function of matrices; `otherwise` is of one without an answer, where the node asks for no error."""
     if not attributes.Answer.of(node).or_nan:
@@ -167,9 +159,9 @@ def _triangular_solve(node: Node) -> Callable[..., Any]:
     return _answered(node, solved, substituted)
 
 
-PURE["solve"] = _solve
+PURE["solve"] = lambda node: _answered(node, np.linalg.solve, lambda a, b: np.full_like(b, np.nan))
 PURE["triangular_solve"] = _triangular_solve
-PURE["cholesky"] = _cholesky
+PURE["cholesky"] = lambda node: _answered(node, np.linalg.cholesky, lambda a: np.full_like(a, np.nan))
 PURE["det"] = same(np.linalg.det)
 PURE["adjugate"] = same(_adjugate)
 PURE["adjugate_along"] = same(_adjugate_along)

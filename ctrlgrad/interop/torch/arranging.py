@@ -108,10 +108,6 @@ def _repeat(x: Any, repeats: Sequence[Any]) -> Any:
     return cnp.tile(x, tuple(repeats))
 
 
-def _diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    return cnp.diagonal(x, offset, dim1, dim2)
-
-
 def _triangle(keep: Any) -> Any:
     def fn(x: Any, diagonal: int = 0) -> Any:
         rows, columns = np.arange(x.shape[-2])[:, None], np.arange(x.shape[-1])
@@ -177,10 +173,6 @@ def _arange(start: Any, end: Any = None, step: Any = 1, dtype: Any = None) -> An
     return cnp.arange(start, end, step, dtype=dtype)
 
 
-def _scalar(x: Any, dtype: Any = None) -> Any:
-    return cast(x, dtype) if is_array(x) else np.asarray(x, dtype or np.float32)
-
-
 TABLE |= {
     "sym_size": lambda x, dim: x.shape[dim],
     "sym_numel": lambda x: x.size,
@@ -197,7 +189,7 @@ TABLE |= {
     "select": select,
     "select_scatter": lambda x, src, dim, index: cnp.at(x)[(*[_ALL] * axis_of(x, dim), index)].set(src),
     "slice_scatter": _slice_scatter,
-    "diagonal": _diagonal,
+    "diagonal": lambda x, offset=0, dim1=0, dim2=1: cnp.diagonal(x, offset, dim1, dim2),
     "diag": lambda x, k=0: cnp.diag(x, k),
     "triu": _triangle(lambda distance, k: distance >= k),
     "tril": _triangle(lambda distance, k: distance <= k),
@@ -224,7 +216,7 @@ TABLE |= {
     "new_ones": _new(1),
     "new_empty": _new(0),
     "new_full": lambda x, size, value, dtype=None: _full(size, value, dtype or x.dtype),
-    "scalar_tensor": _scalar,
+    "scalar_tensor": lambda x, dtype=None: cast(x, dtype) if is_array(x) else np.asarray(x, dtype or np.float32),
     "eye": lambda n, m=None, dtype=None: np.eye(n, m, dtype=dtype or np.float32),
     "linspace": lambda start, end, steps, dtype=None: cast(
         cnp.linspace(start, end, steps), np.dtype(dtype or np.float32)
