@@ -164,7 +164,8 @@ class StackFlow:
             return f"it is consumed {count} times"
         if not all(versions.issuperset(self.before[v]) for v in versions):
             return "a loop or branch does not pass it on in its place"
-        if self.given & reached(versions & self.captured, self.after):
+        repeated = reached(versions & self.captured, self.after)
+        if self.given & repeated:
             return "a loop changes it that does not carry it"
         for event in self.events(graph, versions):
             for op, _ in event.ops():
