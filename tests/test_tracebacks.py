@@ -48,7 +48,8 @@ def test_a_traceback_has_the_users_frames_alone(tmp_path: Path, wrong: str) -> N
 
 def test_a_cause_within_the_library_is_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
-    path.write_text("import ctrlgrad as cg\n@cg.function(autograph=True)\ndef f(x):\n    return (y := x)\n")
+    code = "    match x:\n        case [y]:\n            return y\n    return x\n"
+    path.write_text("import ctrlgrad as cg\n@cg.function(autograph=True)\ndef f(x):\n" + code)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120)
     assert "autograph cannot convert f" in done.stderr
     assert {Path(file).name for file in files(done.stderr)} == {"program.py"} and "Unconvertible" not in done.stderr
