@@ -121,20 +121,21 @@ def sizes_argument(operation: str, shape: Any) -> list[Any]:
     return sizes
 
 
+def _axis_number(operation: str, axis: Any) -> int:
+    elementwise = {"max": "maximum", "min": "minimum", "amax": "maximum", "amin": "minimum", "sum": "add"}
+    of_two = f"; ctrlgrad.numpy.{elementwise[operation]}(x, y) takes two arrays" if operation in elementwise else ""
+    return whole_number(operation, "an axis", axis, f"convert it with int(){of_two}")
+
+
 def axis_of(operation: str, axis: Any, rank: int) -> int:
     """One axis, counted from the front."""
-    elementwise = {"max": "maximum", "min": "minimum", "amax": "maximum", "amin": "minimum", "sum": "add"}.get(
-        operation
-    )
-    hint = f"convert it with int(); ctrlgrad.numpy.{elementwise}(x, y) takes two arrays" if elementwise else ""
-    number = whole_number(operation, "an axis", axis, hint or "convert it with int()")
-    return term.axes_in_order(operation, [number], rank)[0]
+    return term.axes_in_order(operation, [_axis_number(operation, axis)], rank)[0]
 
 
 def axes_in_order(operation: str, axes: Any, rank: int) -> list[int]:
     """One axis or several, counted from the front, in the order given; an error for a repeated one."""
     several = axes if isinstance(axes, list | tuple) else (axes,)
-    return term.axes_in_order(operation, [whole_number(operation, "an axis", axis) for axis in several], rank)
+    return term.axes_in_order(operation, [_axis_number(operation, axis) for axis in several], rank)
 
 
 def axes_of(operation: str, axes: Any, rank: int) -> tuple[int, ...]:
