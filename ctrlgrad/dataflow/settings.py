@@ -220,7 +220,7 @@ _PREPARED: Cache[_Choices, Prepared] = Cache(16)
 
 @record
 class _Division:
-    """What the loops in stages depend on."""
+    """Facts that the loops in stages depend on."""
 
     place: _Place
     window: int | None

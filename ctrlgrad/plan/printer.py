@@ -272,7 +272,7 @@ class _Printer:
         yield f"{self.defined(step.result)} = {given}{self.filling(step.result)}"
 
     def parts(self, step: Kernel | model.Cumulate) -> str:
-        """How threads share a step."""
+        """Text of the parts of a step that threads share."""
         share = self.plan.shares.get(step)
         if share is None:
             return ""

@@ -115,7 +115,7 @@ class GroupStep:
             at.launches.kernel(self.text, shape, inputs, list(outputs.values()))
 
     def _output(self, at: Listed, write: Write, shape: Shape, pushed: Pushed) -> View:
-        """Where a write goes: a row of a stack, a part of a concatenation, or an array of its own."""
+        """Target of a write: a row of a stack, a part of a concatenation, or an array of its own."""
         output: View
         result, maker, dtype = self.slots.of(self.region.value(write.view.array)), self.makers[write], write.view.dtype
         if write.base is not None:

@@ -553,7 +553,7 @@ def _kept(at: Values, view: View) -> View:
 
 
 def _taken(at: Values, x: View, key: Sequence[object], node: Node) -> View:
-    """What a key selects: where it lies, or gathered if an index is on the card."""
+    """The elements that a key selects, in place, or gathered if an index is on the card."""
     return at.launches.gather(_chosen(at, x, key), node) if any(map(_is_index, key)) else _part(at, x, key)
 
 
