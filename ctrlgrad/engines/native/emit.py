@@ -1,4 +1,4 @@
-"""A plan as the text of one LLVM function. The plan has decided everything; here it is only written down."""
+"""A plan as the text of one LLVM function. Two decisions are still taken here (`docs/architecture_native.md`)."""
 
 from __future__ import annotations
 
