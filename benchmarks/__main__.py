@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if not all(name and command for name, command in tools):
         parser.error(f"--gradbench-tool takes NAME=COMMAND, not {parsed.gradbench_tool}")
     if len({*names, "ctrlgrad", *PEERS}) < len(names) + 1 + len(PEERS):
-        parser.error(f"--gradbench-tool takes a name that nobody has, not {names}")
+        parser.error(f"--gradbench-tool takes an unused name, not {names}")
     return parsed
 
 

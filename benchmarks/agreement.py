@@ -1,4 +1,4 @@
-"""Whether the systems of a case computed the same: checked before anything is timed."""
+"""Comparison of the results of a case's systems, before anything is timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison declares: cases, the entries of a case, and what a case is meant to show."""
+"""Declarations of a comparison: cases, their entries, and the goal of each entry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Goal:
     bound: float
 
     def is_met(self, cost: float, ratio: float | None) -> bool | None:
-        """Whether the figures keep the bound; None where there is no ratio."""
+        """Return True if the figures keep the bound; None where there is no ratio."""
         figure = cost if self.of == "cost" else ratio
         if figure is None:
             return None
@@ -52,7 +52,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Case:
-    """Entries that do the same work. The first one is what the others are compared with."""
+    """Entries that do the same work. All are compared with the first one."""
 
     name: str
     title: str

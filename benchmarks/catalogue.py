@@ -107,7 +107,7 @@ def _recurrent_entries(engine: str, cell: str, form: str, size: tuple[int, ...],
 
 
 def _products(engine: str, tiny: bool) -> Iterator[Case]:
-    """What packing the weights once before a loop is worth, or costs."""
+    """Cost and gain of packing the weights once before a loop."""
     for size in (LARGE, WIDE):
         shown = TINY if tiny else size
         same = {"cell": "lstm", "size": shown}
@@ -212,7 +212,7 @@ def _memory(engine: str, tiny: bool) -> Case:
     for budget, label in ((None, "no budget"), (limit, "64 MiB")):
         for n in lengths:
             arguments = {"cell": "lstm", "form": "concat", "size": (n, *size[1:]), "budget": budget, "engine": engine}
-            # Compared are entries of one length; the first is the one that others are timed against.
+            # Entries of one length would be compared; all times are relative to those of the first entry.
             name = f"T = {n:,}, {label}"
             entries.append(Entry(name, "ctrlgrad", program, arguments, units=n, is_compared=False))
     title = "LSTM training step by length, with and without a budget of 64 MiB for saved values"

@@ -56,7 +56,7 @@ class Costs:
 def predicted(costs: Costs, alone: float, parts: int, work: int, threads_: int, nbytes: int = 0) -> float:
     """Nanoseconds of a job that takes `alone` by one thread, by so many threads, of which all but the caller sleep.
 
-    The caller and each woken thread wake `WAKES_EACH` others and then claim parts one by one, as those of the pool do.
+    The caller and each woken thread wake `WAKES_EACH` threads and then claim parts one by one, as those of the pool do.
     `nbytes` of memory are moved by all parts together.
     """
     if parts < 2 or threads_ < 2:

@@ -1,4 +1,4 @@
-"""What a table of measurements must say beside its numbers: when, on what, with which versions."""
+"""Date, processor and versions, which every table of measurements names beside its numbers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _commit() -> str | None:
 
 
 def _cores() -> int:
-    """How many cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

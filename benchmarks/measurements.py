@@ -3,7 +3,7 @@
 `python -m benchmarks.measurements` measures, prints and writes `benchmarks/results/measurements.json` and the page
 `docs/measurements.md`, which is made from that file; `tests/benchmarks` compares the two. Each round starts new
 processes with empty caches, one system after the other; the best processor times of the rounds count. With `--only` the
-named programs are measured anew and the others stay as they are: each has its date and its load.
+named programs alone are measured anew. Each program has its date and its load.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was found for one entry of a case."""
+"""Measurements of one entry of a case."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ class Outcome:
 
 
 def still_going(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-    """Those that have not failed so far."""
+    """Iterate over the outcomes that have not failed so far."""
     return (outcome for outcome in outcomes if outcome.failure is None)

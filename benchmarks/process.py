@@ -43,13 +43,13 @@ class Failure(Exception):
 
     @property
     def is_absence(self) -> bool:
-        """Whether there was nothing to run, rather than something that went wrong."""
+        """True if there was nothing to run; False if something went wrong."""
         return self.status in ("not installed", "not offered")
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What all processes of a comparison have in common."""
+    """Settings that all processes of a comparison share."""
 
     cores: int
     # Seconds that one request may take.

@@ -1,4 +1,4 @@
-"""What a system brings to a comparison: one run of a program, and how to read what it returned."""
+"""A system's part of a comparison: one run of a program, and the reading of its results."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Session:
 
 
 def answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
-    """What a request is answered with; failures become answers too."""
+    """Return the answer to a request; failures become answers too."""
     try:
         return getattr(session, request.pop("do"))(**request)  # type: ignore[no-any-return]
     except Failure as failure:

@@ -95,7 +95,7 @@ SOLVERS = {
     "SciPy takes gradients of this library: minimize(fn, x, jac=ctrlgrad.grad(fn))",
 }
 _TRAIN_BY = "optimiser = ctrlgrad.optim.adam(rate); updates, state = optimiser.update(grads, state, params)"
-_FUNCTIONS_OF_PARAMETERS = "a pytree of arrays, and functions of it; ctrlgrad.nn.Linear and others make both"
+_FUNCTIONS_OF_PARAMETERS = "a pytree of arrays, and functions of it; ctrlgrad.nn.Linear, for example, makes both"
 # In place of other libraries' names on a module of this one.
 _IN_PLACE_ON = {
     "ctrlgrad": {
@@ -123,8 +123,8 @@ _IN_PLACE_ON = {
         "device_get": "numpy.asarray(x)",
         "block_until_ready": "leave it out: a result is there when the call returns",
         "ShapeDtypeStruct": "ctrlgrad.TensorSpec(shape, dtype)",
-        "named_call": "leave it out; while_loop and others take a name=",
-        "config": "ctrlgrad.options(default_float='float32') and others",
+        "named_call": "leave it out; loops such as while_loop take a name=",
+        "config": "ctrlgrad.options(default_float='float32') and its other options",
         "gradient": "ctrlgrad.grad(fn); of the samples in an array, ctrlgrad.numpy.gradient",
     },
     "ctrlgrad.numpy": {

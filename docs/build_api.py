@@ -43,7 +43,7 @@ def members(module: ModuleType) -> list[tuple[str, Any]]:
 
 
 def is_documented(value: Any) -> bool:
-    """Whether a name has an entry of its own: constants, dtypes and NumPy's own functions are only listed."""
+    """True if a name has an entry of its own: constants, dtypes and NumPy's own functions are only listed."""
     return callable(value) and (getattr(value, "__module__", None) or "").startswith("ctrlgrad")
 
 
@@ -69,7 +69,7 @@ def signature(value: Any) -> list[str]:
 
 
 def call(name: str, value: Any) -> str:
-    """How a function is called, in a block of code; long ones with a line per parameter."""
+    """Code block with a function's signature; a long one has a line per parameter."""
     parameters = signature(value)
     line = f"{name}({', '.join(parameters)})"
     if len(line) > 88:

@@ -29,7 +29,7 @@ def names(module: ModuleType) -> list[str]:
 
 
 def present(name: str, ours: ModuleType) -> bool:
-    """Whether a name is there; what our modules import for their own use does not count."""
+    """True if a module offers a name; names that the module imports for its own use do not count."""
     return name in getattr(ours, "__all__", ())
 
 

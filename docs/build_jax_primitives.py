@@ -18,7 +18,7 @@ def names() -> list[str]:
 
 
 def state(name: str) -> str:
-    """What becomes of an equation with a primitive."""
+    """State of a primitive: read, refused or not yet."""
     if name in TABLE:
         return "read"
     return f"refused: {REFUSED[name]}" if name in REFUSED else "not yet"

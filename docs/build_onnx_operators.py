@@ -18,7 +18,7 @@ def names() -> list[str]:
 
 
 def state(name: str) -> str:
-    """What becomes of a node with an operator."""
+    """State of an operator: read, refused or not yet."""
     if ("", name) in TABLE:
         return "read"
     if name in REFUSED:
@@ -38,7 +38,7 @@ def text() -> str:
         "",
         "Made by `python docs/build_onnx_operators.py > docs/onnx_operators.md`: what `ctrlgrad.from_onnx` does with a",
         "node of each operator of ONNX's own domain. Many that have no entry of their own are defined by ONNX as a",
-        "function of others, and read as that. What is not read is an error that names the operator and the node;",
+        "function of other operators, and read as that. What is not read is an error that names the operator and the node;",
         "`ctrlgrad.interop.onnx_op(name, domain)` says what an operator is. Values are booleans, integers, float16,",
         "bfloat16, float32, float64 and complex numbers; strings and floats of 8 and fewer bits are refused.",
         "",

@@ -78,7 +78,7 @@ def move(state: Any, action: Any) -> Any:
 
 
 def has_fallen(state: Any) -> Any:
-    """Whether the cart has left its track or the pole leans by more than twelve degrees."""
+    """True if the cart has left its track or the pole leans by more than twelve degrees."""
     return (cnp.abs(state[0]) > 2.4) | (cnp.abs(state[2]) > 12 * np.pi / 180)
 
 
@@ -93,7 +93,7 @@ def first_params(seed: int, hidden: int) -> Params:
 
 
 def values(params: Params, states: Any) -> Any:
-    """What each action is worth, `[batch, ACTIONS]`, for states `[batch, STATE]`."""
+    """Return the value of each action, `[batch, ACTIONS]`, for states `[batch, STATE]`."""
     h = cnp.maximum(states @ params["w0"] + params["b0"], 0.0)
     h = cnp.maximum(h @ params["w1"] + params["b1"], 0.0)
     return h @ params["w2"] + params["b2"]
@@ -121,7 +121,7 @@ def act(task: Task, params: Params, step: Any, numbers: Any, state: Any) -> Any:
 
 
 def greedy(params: Params, state: Any) -> Any:
-    """What the network thinks best, as a bool."""
+    """Return the action with the greatest value, as a bool."""
     found = values(params, cnp.reshape(state, (1, STATE)))
     return found[0, 1] > found[0, 0]
 
@@ -138,7 +138,7 @@ def advance(task: Task, numbers: Any, state: Any, age: Any, action: Any) -> tupl
 
 
 def batch(task: Task, step: Any, numbers: Any) -> Any:
-    """Which slots of the memory to learn from, once `step` + 1 rows have been written."""
+    """Draw the slots of the memory to learn from, once `step` + 1 rows have been written."""
     filled = cnp.minimum(step + 1, task.capacity)
     return cnp.astype(numbers[2 + STATE :] * filled, np.int64)
 
@@ -221,7 +221,7 @@ def from_python(task: Task, engine: str = "auto") -> Callable[[Any, Params], tup
 
 
 def steps_up(task: Task, params: Params, seeds: range) -> list[int]:
-    """How long the pole stays up when the network alone decides, from several starts."""
+    """Count the steps until the pole falls when the network alone decides, from several starts."""
 
     @cg.function
     def play(key: Any) -> Any:

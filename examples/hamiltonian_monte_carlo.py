@@ -53,13 +53,13 @@ def transition(x: Any, noise: Any) -> tuple[Any, tuple[Any, Any]]:
 
 
 def draw(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What each transition of each chain needs: a momentum, a number of steps, and a threshold."""
+    """Draw a momentum, a number of steps and a threshold for each transition of each chain."""
     size = (CHAINS, count)
     return rng.standard_normal((*size, 2)), rng.integers(1, LONGEST + 1, size), rng.uniform(size=size)
 
 
 def standardised(by_chain: np.ndarray, expected: Any) -> np.ndarray:
-    """How many standard errors the mean over chains is away from what is expected."""
+    """Distance of the mean over chains from the expected value, in standard errors."""
     error = by_chain.std(axis=0, ddof=1) / np.sqrt(len(by_chain))
     return (by_chain.mean(axis=0) - expected) / error
 

@@ -80,7 +80,7 @@ class Drawing:
     """One flat graph on axes; constants are written into the nodes that take them.
 
     `dead` holds nodes and values to draw as dead. `places` says where to draw which nodes, by the name of their first
-    result, and leaves out the others.
+    result, and leaves out the remaining ones.
     """
 
     def __init__(self, graph, axes, *, dead=frozenset(), places=None):
@@ -107,7 +107,7 @@ class Drawing:
     # Where things stand.
 
     def key(self, value):
-        """What an edge from a value starts at: its node, or the input itself."""
+        """Start of an edge from a value: its node, or the input itself."""
         node = self.producer_of.get(value)
         return value if node is None else node
 
@@ -257,7 +257,7 @@ class Drawing:
                            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4})
 
     def points(self, a, b, kind):
-        """Where an edge goes: from the border of a node, between others, to the border of another."""
+        """Points of an edge: from the border of a node, between nodes, to the border of another node."""
         (x0, y0), (x1, y1) = self.at[a], self.at[b]
         between = [self.at[key] for key in self.through.get((a, b, kind), ())]
         if y0 == y1:
@@ -288,7 +288,7 @@ class Drawing:
 
 
 def room(key):
-    """How much of a row something takes."""
+    """Width of an item in its row."""
     return 0.35 if isinstance(key, tuple) else 1.0
 
 

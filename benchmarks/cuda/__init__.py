@@ -5,5 +5,5 @@
 writes STEM.json and STEM.txt after each case, so a run that is cut off keeps what it has; with `--seconds N` no case
 begins after so many. First each mechanism computes something small, held against the reference engine
 (`mechanisms.py`), then come the figures (`lstm.py`, `scalar.py`). A case that fails is a row that says so, and the
-others go on.
+next case begins.
 """

@@ -1,4 +1,4 @@
-"""What each case is, in which order: what works, an LSTM's step and its peers, then long sequences."""
+"""The cases in order: single mechanisms, an LSTM's step beside its peers, then long sequences."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Run:
                 first = first or found or []
 
     def _measured(self, row: Row, size: Sequence[int], way: str, held: Callable[[], list[Any]]) -> list[Any]:
-        """Measure a row, and hold its results against others, where there are any."""
+        """Measure a row, and compare its results with those of the first row, if there are any."""
         options = self.options
         found = of_ctrlgrad(row, self.library, size, way, options.budget, options.repeats, self.devices())
         if found and (expected := held()):

@@ -43,7 +43,7 @@ class Mechanism:
 
 
 def mechanisms() -> list[Mechanism]:
-    """In the order in which one builds on the others."""
+    """Return the mechanisms; each uses only mechanisms that stand before it."""
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(5, 8)), rng.normal(size=(8, 8)) / 4
     single = x.astype(np.float32), w.astype(np.float32)

@@ -1,4 +1,4 @@
-"""What a run has measured so far, as rows of tables, written anew after each of them."""
+"""Tables of a run's measurements so far. The files are written anew after each row."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Row:
     # time that computation hid.
     stalled: float | None = None
     hidden: float | None = None
-    # What is taken of the card behind the case, by whomever, beside the pools: CUDA's own part among it.
+    # Memory of the card in use after the case, beside the pools. This includes CUDA's own part and other processes.
     beside_bytes: int | None = None
     note: str = ""
     has_failed: bool = False

@@ -95,7 +95,7 @@ def _unrolling(axes: Axes, cases: Cases) -> None:
 
 
 def _bars(axes: Axes, costs: Mapping[str, float], colour: Callable[[str], str], what: str) -> None:
-    """A bar per entry, in the colour of its label: the same one whichever others were measured."""
+    """Draw a bar per entry. Its colour depends on its label alone, not on the set of measured entries."""
     labels = [label.replace(", ", "\n") for label in costs]
     rates = [1 / cost for cost in costs.values()]
     drawn = axes.barh(labels, rates, color=[colour(label) for label in costs], height=0.6)
@@ -107,7 +107,7 @@ def _bars(axes: Axes, costs: Mapping[str, float], colour: Callable[[str], str], 
 
 
 def _layers_colour(label: str) -> str:
-    """What is compared: one device and two; the rest says how they are to be read."""
+    """Return a colour: the compared entries, one device and two devices, stand out from the gray of the rest."""
     return ORANGE if label == "one device" else BLUE if label.startswith("two devices") else GRAY
 
 

@@ -2,8 +2,8 @@
 
 Rank 0 has a connection to the process that started them: for each line that comes it runs the loop once, with all
 ranks, and answers with the cells as JSON. When the connection ends, however it ends, all ranks do. (What mpirun
-forwards to rank 0 as its input has no end.) Between two runs nobody computes: an MPI call that waits would take a core
-from what is timed.
+forwards to rank 0 as its input has no end.) Between two runs no rank computes: an MPI call that waits would take a core
+from the timed program.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Ranks:
 
 
 def take_part(n: int, port: int, dependent: bool) -> None:
-    """Be a rank until nobody asks for a run any more."""
+    """Run as a rank until the connection to the starting process ends."""
     from mpi4py import MPI
 
     from benchmarks.dataflow.with_ctrlgrad import cells

@@ -122,7 +122,7 @@ def layers(size: Sequence[int], devices: int, engine: str = "dataflow", loops: s
 
 
 def _place(devices: int) -> Callable[[int], AbstractContextManager[None]]:
-    """Where a layer is."""
+    """Return the function from a layer to its device context."""
     if devices == 1:
         return lambda layer: nullcontext()
     if devices == 2:

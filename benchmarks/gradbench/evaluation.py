@@ -1,4 +1,4 @@
-"""What a module of GradBench offers: functions from decoded JSON to JSON, which are compiled and timed here."""
+"""Functions of a GradBench module, from decoded JSON to JSON, compiled and timed."""
 
 from __future__ import annotations
 

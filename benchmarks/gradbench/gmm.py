@@ -45,7 +45,7 @@ def _log_sum_exp(x: Any) -> Any:
 
 
 def prior_constant(k: int, d: int, gamma: float, m: int) -> float:
-    """What the prior adds whatever the parameters are."""
+    """Part of the prior that does not depend on the parameters."""
     freedom = d + m + 1
     log_gamma = sum(math.lgamma(0.5 * (freedom - j)) for j in range(d)) + 0.25 * d * (d - 1) * math.log(math.pi)
     return k * (freedom * d * math.log(gamma / math.sqrt(2.0)) - log_gamma)

@@ -23,7 +23,7 @@ def pose_angles(theta: Any) -> Any:
     """The angles of all bones about x, z and y: (22, 3)."""
     fingers = theta[6:].reshape(FINGERS, 4)
     none = cnp.zeros((FINGERS,))
-    # A finger's first bone does not turn, its second one turns about two axes, its others about one.
+    # A finger's first bone does not turn, its second one turns about two axes, the remaining ones about one.
     joints = [(none, none), (fingers[:, 0], fingers[:, 1]), (fingers[:, 2], none), (fingers[:, 3], none)]
     bent = cnp.stack([cnp.stack([x, z, none], axis=1) for x, z in joints], axis=1).reshape(4 * FINGERS, 3)
     return cnp.concat([cnp.zeros((1, 3)), bent, cnp.zeros((1, 3))])
@@ -153,7 +153,7 @@ def as_flat_list(error: Any) -> Any:
 
 
 def example(count: int = 9, points: int = 5, us: bool = True) -> dict[str, Any]:
-    """A hand of so many vertices that nobody has, and what was measured of it."""
+    """Return an invented hand of `count` vertices, with its measured points."""
     rng = np.random.default_rng(0)
     model = {
         "bone_count": BONES,

@@ -44,7 +44,7 @@ class Tool:
         return answer
 
     def _exchange(self, line: str) -> str:
-        """What the tool says to a line; nothing if it has ended."""
+        """Send a line to the tool and return its answer; an empty text if the tool has ended."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(line + "\n")

@@ -88,7 +88,7 @@ class Settings:
         loops: "lowered"; or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
             machine code; on a GPU by the CUDA engine. None: where no setting but `parallel_iterations` and `place`
             says how a graph runs, and its devices are threads of this process, loops that are a pipeline of several
-            devices are plans for chunks of iterations where that pays, and all others one plan; else "lowered".
+            devices are plans for chunks of iterations where that pays, and all other loops one plan; else "lowered".
         place: where an op goes, instead of where the user put it: takes a `FlatNode`, returns a device's name or None.
         order: a seed; what is ready fires in an order drawn by it, instead of first come, first served.
         latency: seconds that a message takes from or to a device `sim:N`.

@@ -108,7 +108,7 @@ _ASSIGNS = ("STORE_SUBSCR", "STORE_SLICE")
 _INDEXES = ("BINARY_SUBSCR", "BINARY_SLICE")
 _ASSIGN = (
     "an assignment to a part of a NumPy array",
-    "ctrlgrad.numpy.at(y)[index].set(x) gives the changed array; .add and others are there too",
+    "ctrlgrad.numpy.at(y)[index].set(x) gives the changed array; .add, .multiply, .min and .max work alike",
 )
 _INDEX = (
     "indexing a NumPy array or a list by it",

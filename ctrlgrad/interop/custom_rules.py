@@ -599,7 +599,7 @@ REFUSED |= {
     **dict.fromkeys(("get", "swap", "addupdate"), _REFS),
     **dict.fromkeys(("after_all", "create_token"), _TOKENS),
     "custom_lin": "it is a step of JAX's own reverse mode",
-    "rng_uniform": "its numbers come of a state that is hidden from programs: each run has others; use jax.random",
+    "rng_uniform": "its numbers come from hidden state and differ in each run; use jax.random",
     "ffi_call": "it is compiled code",
 }
 

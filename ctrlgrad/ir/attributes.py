@@ -395,7 +395,7 @@ class Collective(Attributes):
 
 @record(kw_only=True)
 class CollectiveAlong(Collective):
-    """Such that an axis of the operand or of the result has an element for each row."""
+    """Attributes of a collective along an axis that has an element for each row."""
 
     axis: int = _quiet(0)
     # Number of rows, if known.

@@ -31,7 +31,7 @@ class Trait(enum.Enum):
     VIEW = "the result is a view of the first operand: no data is touched"
     STACK = "takes a stack or gives one"
     SINGULAR = "of finite operands, its result or its derivative may be infinite or NaN"
-    SELECTS = "gives some elements of its operands and leaves others out, whose cotangents are zero"
+    SELECTS = "gives some elements of its operands; the elements left out have zero cotangents"
     PRODUCT = "linear in each of its two operands, so a partial derivative is made of the other one"
     WHOLE = "uses every element of an operand that it reads or changes"
     BOUNDED = "its partial derivatives are bounded, whatever its operands are"

@@ -308,7 +308,7 @@ def ppermute(x: Any, axis_name: Hashable, perm: Sequence[tuple[int, int]]) -> An
                 "ppermute: perm is no permutation of rows",
                 expected=f"pairs (source, target) of rows 0 to {size - 1}, each at most once on a side",
                 got=repr(list(perm)),
-                hint="a row that gets from two others: ctrlgrad.lax.psum, or two calls and their sum",
+                hint="a row that receives from two rows: ctrlgrad.lax.psum, or two calls and their sum",
             )
     senders = {target: source for source, target in pairs}
     sources = tuple(senders.get(row, -1) for row in range(size))
@@ -332,7 +332,7 @@ def pshuffle(x: Any, axis_name: Hashable, perm: Sequence[int]) -> Any:
             "pshuffle: perm is no permutation",
             expected="the number of every row, each once",
             got=repr(list(perm)),
-            hint="ctrlgrad.lax.ppermute sends from some rows to some others",
+            hint="ctrlgrad.lax.ppermute sends each row to at most one row",
         )
     return ppermute(x, axis_name, list(zip(perm, range(len(perm)), strict=True)))
 

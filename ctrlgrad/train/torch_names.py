@@ -93,7 +93,7 @@ def from_torch(kind: str, state: Mapping[str, Any]) -> list[dict[str, np.ndarray
     if not layers:
         raise UserInputError(
             "train.from_torch: no layer is named",
-            expected="weight_ih_l0 and others, as in the state_dict of the recurrent module itself",
+            expected="names such as weight_ih_l0, as in the state_dict of the recurrent module itself",
             got=", ".join(list(state)[:4]) or "nothing",
             hint="model.lstm.state_dict(), not model.state_dict()",
         )

@@ -171,7 +171,7 @@ def check_complex(operation: str, what: str, leaves: Sequence[Any], holomorphic:
                 expected="complex values with holomorphic=True, real values without",
                 got=str(t),
                 hint="holomorphic=True is for holomorphic functions of complex arguments alone;\n"
-                "differentiate the real and imaginary parts of others, or use ctrlgrad.vjp or ctrlgrad.jvp",
+                "differentiate the real and imaginary parts of complex results, or use ctrlgrad.vjp or ctrlgrad.jvp",
             )
 
 

@@ -353,7 +353,7 @@ class CudaMemory:
     def _refusal(self, size: int) -> TierRefusedError:
         free, total = self._device.memory_info()
         return TierRefusedError(
-            f"{self._device.name} has no memory left, although the budget allows it: others use it too",
+            f"{self._device.name} has no memory left, although the budget allows it: other programs use this card too",
             expected=f"{size} bytes",
             got=f"{free} free of {total}, {self.cache.used} bytes in use by blocks",
             hint="lower the device budget, or end what else uses the card",

@@ -1,4 +1,4 @@
-"""Functions that are made of others: arranging, choosing, statistics, numerics."""
+"""Functions composed of other functions: arranging, choosing, statistics, numerics."""
 
 from __future__ import annotations
 

@@ -374,7 +374,7 @@ def test_slots_that_are_written_once_are_not_refused(name: str, engine: str) -> 
 
 
 def test_rows_that_are_done_leave_the_others_to_vectors() -> None:
-    """What ghosts see is read once for all: then the loop's arrays are updated where they lie, in vectors."""
+    """Finished rows read their values once for all: then the loop's arrays are updated in place, in vectors."""
 
     def root(a):
         def improve(c):

@@ -52,7 +52,7 @@ def test_a_step_of_an_lstm_and_of_its_gradient() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "bool"])
 def test_parts_of_unequal_sizes_are_copied_one_by_one(dtype: str) -> None:
-    """Those without elements are not."""
+    """Parts without elements are not copied."""
     parts = [np.arange(3 * n).reshape(3, n).astype(dtype) for n in (2, 0, 1, 4)]
     graph = cg.function(lambda *xs: cnp.concatenate(xs, axis=1)).graph(*parts)
     found = on_stand_in(graph, parts)

@@ -381,7 +381,7 @@ def test_lent_arrays_are_held_until_their_work_is_done(library: CupyLibrary, mak
 
 
 def test_the_callers_stream_goes_on_after_the_run(library: CupyLibrary) -> None:
-    """It may give memory that it lent to somebody else, and it reads results."""
+    """The stream may release memory to another stream, and the caller reads results on it."""
     callers = sys.modules["cupy"].cuda.get_current_stream()
     gate = hold(library._stream)
     with library.running():

@@ -36,7 +36,7 @@ class Foreign:
 
 
 def written(x: Any) -> Any:
-    """What the engine computes in place where it owns x."""
+    """Loop that the engine computes in place if it owns x."""
     return cg.fori_loop(0, 3, lambda i, x: x.at[i].set(-1.0), x)
 
 

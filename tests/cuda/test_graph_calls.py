@@ -1,4 +1,4 @@
-"""What makes a graph is asked of the driver: what it refuses, and the stand-in too, and what CUDA's header declares."""
+"""Calls that make CUDA graphs: refusals by the driver and by the stand-in, and declarations in CUDA's header."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_explain_says_what_is_in_a_graph() -> None:
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if "Destroy" not in name and name != "cuGraphLaunch"])
 @pytest.mark.parametrize("status", [NOT_SUPPORTED, UNSUPPORTED, 2])
 def test_graphs_that_the_driver_refuses_run_from_the_list(name: str, status: int) -> None:
-    """It is asked once a loop, or once a run where there was no memory, and nothing is left behind."""
+    """The driver is called once a loop, or once a run if it lacked memory, and nothing is left behind."""
     library = StandIn()
     library.driver.graph_calls.refusals[name] = status
     texts = explained(library)

@@ -98,7 +98,7 @@ DTYPES = ["int8", "int16", "float16", "bfloat16", "float32", "float64", "complex
 
 @pytest.fixture
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So few positions are compared one by one that others are merged."""
+    """More positions than are compared one by one are merged."""
     monkeypatch.setattr(stages, "RUN", 4)
     monkeypatch.setattr(stages, "FEW", 5)
 

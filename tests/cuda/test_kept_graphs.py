@@ -120,7 +120,7 @@ class Calls:
 
 
 def test_a_graph_with_products_is_not_made_again(library: Pooled) -> None:
-    """Those forward and backward, in whose memory others have been meanwhile."""
+    """Graphs of both loops are kept although other arrays used their memory in between."""
     calls = Calls(library)
     assert calls.first[0] == 2 and [calls() for _ in range(3)] == [0, 0, 0]
     # Between two calls they have no memory.

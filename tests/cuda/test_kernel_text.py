@@ -345,6 +345,6 @@ def test_a_kernel_of_the_lstm_compiles_for_a_card(tmp_path: Path) -> None:
 @pytest.mark.long
 @NVCC
 def test_every_kernel_compiles_for_a_card(tmp_path: Path) -> None:
-    """Those of the corpus with its gradients, and every op on every dtype."""
+    """Kernels of the corpus with its gradients, and of every op on every dtype."""
     texts = [*(case.text for case in CASES), *corpus_texts()]
     assert _by_nvcc(texts, tmp_path) == len(texts)

@@ -160,7 +160,7 @@ def test_integers_that_go_round() -> None:
 
 
 def test_an_array_of_rank_0_is_turned_along_no_axes() -> None:
-    """It lies where it was: what NumPy makes of one is a number somewhere else."""
+    """The array keeps its memory, while NumPy's result would be a new number."""
     cases = [case for case in cases_of("flip") if isinstance(t := case.types[0], TensorType) and not t.rank]
     assert_loop_agrees(lambda graph, arguments: on_stand_in(graph, arguments).results, cases, "operands apart")
 

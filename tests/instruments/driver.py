@@ -166,7 +166,7 @@ class Driver:
         # Read at the launch, whenever the kernel runs.
         words = [ctypes.string_at(pointers[n] or 0, size) for n, size in enumerate(_sizes(spec))]
         graph = self.graph_calls.capturing(stream)
-        assert graph is not None or stream == STREAM, "a launch on a stream that others use"
+        assert graph is not None or stream == STREAM, "a launch on a stream that the caller uses"
         if graph is None:
             self.run(spec, words, blocks, threads)
         else:

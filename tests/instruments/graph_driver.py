@@ -141,7 +141,7 @@ class Graphs:
     def _cuStreamBeginCaptureToGraph(
         self, stream: int, graph: int, dependencies: int, edges: int, count: int, mode: int
     ) -> int | None:
-        assert stream == CAPTURE_STREAM, "a capture on a stream that others use"
+        assert stream == CAPTURE_STREAM, "a capture on a stream that the caller uses"
         # CU_STREAM_CAPTURE_MODE_RELAXED: otherwise loading cuBLAS, or a collection of Python's, would end the capture.
         assert not edges and mode == 2
         if stream in self._captures:

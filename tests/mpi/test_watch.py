@@ -56,7 +56,7 @@ def processes(tmp_path):
             command = [sys.executable, "-c", PROGRAM, str(rank), str(size), str(tmp_path / "told"), what]
             started.append(subprocess.Popen(command, stdout=-1, stderr=-1, text=True))
         for process in started:
-            # Where one fails at once, the others may end before they say so.
+            # Where one rank fails at once, the remaining ranks may end before they report it.
             assert process.stdout.readline() == "ready\n" or what == "fail", process.stderr.read()
         return started
 

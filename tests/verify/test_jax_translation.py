@@ -285,14 +285,14 @@ def test_stack_ops_agree_with_the_reference_engine(form: str, element: tuple[int
 
 def test_every_op_has_an_entry_and_a_case() -> None:
     # JAX has no form of these: the number of results depends on data; an op of a derivative alone.
-    # Ops of a function that is being mapped reach no judge: batching puts others in their place.
+    # Ops of a function that is being mapped reach no judge: batching puts other ops in their place.
     formless = {"nonzero", "adjugate_along"} | {name for name, op in OPS.items() if Trait.MAPPED in op.traits}
     assert set(TENSOR_OPS) | set(BOUNDED) | CONTROL | formless == set(OPS)
     assert not set(TENSOR_OPS) & formless
     assert set(BOUNDED) == set(LISTS) == {name for name in OPS if name.startswith("stack_")}
     covered: set[str] = {case.op for case in CASES}
     stack_graph(covered)
-    # The others are compared with their derivatives: by tests/gradients/test_rules.py, and these four in whole
+    # The remaining ops are compared with their derivatives: by tests/gradients/test_rules.py, and these four in whole
     # programs, by the tests of TensorArray and of vmap.
     formless |= {"stack_concat", "stack_split", "stack_rows", "common_size"}
     assert covered <= set(OPS) and set(OPS) - covered - CONTROL - formless <= ADDED

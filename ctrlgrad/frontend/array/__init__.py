@@ -3,7 +3,7 @@
 Each works on traced tensors and on concrete arrays alike; see `ctrlgrad.frontend.apply.apply`. The modules:
 
     promote                     operands and their dtypes, sizes and axes, and the raw ops that move dimensions
-    elementwise, composed       elementwise ops, and functions composed of others
+    elementwise, composed       elementwise ops, and functions composed of elementwise ops
     reduction, statistics       reductions along axes, order statistics and counts
     indexing, choosing          keys of `x[...]`, and elements chosen by conditions and indices
     manipulation, sorting       dimensions moved, added and dropped; sorting and searching

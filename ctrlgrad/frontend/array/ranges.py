@@ -272,7 +272,7 @@ def diag(x: Any, k: int = 0) -> Any:
             "diag: neither a vector nor a matrix",
             expected="an array of rank 1 or 2",
             got=f"rank {rank_of(x)}",
-            hint="take the diagonal of others by ctrlgrad.numpy.diagonal",
+            hint="take the diagonal of an array by ctrlgrad.numpy.diagonal",
         )
     k = whole_number("diag", "k", k)
     size, rows = dim(x, 0) + abs(k), iota(dim(x, 0))

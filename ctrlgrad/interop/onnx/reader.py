@@ -179,7 +179,7 @@ class Reader:
             raise UserInputError(
                 f"from_onnx: the function {function.name!r} of the model calls itself",
                 source=node.source,
-                expected="functions that call others, and never themselves, in the end",
+                expected="functions that do not call themselves, directly or through other functions",
                 got=" -> ".join(name for _, name, _ in (*self.calls, key)),
                 hint="onnx.checker.check_model(model) judges a model; Loop repeats a graph",
             )

@@ -53,7 +53,7 @@ def to_array(x: torch.Tensor) -> np.ndarray:
         array: np.ndarray = x.numpy(force=True)
     except RuntimeError as error:
         raise TracingError(
-            "to_torch: a tensor that stands for others has no numbers that an engine could read",
+            "to_torch: a symbolic tensor has no numbers that an engine could read",
             expected="tensors, and those of the transforms of torch.func",
             got=str(error).splitlines()[0],
             hint="in place of is_grads_batched and vectorize=True use torch.func.vmap, jacrev and jacfwd",

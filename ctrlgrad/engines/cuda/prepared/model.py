@@ -121,7 +121,7 @@ def _sum(a: tuple[tuple[int, int], ...], b: tuple[tuple[int, int], ...], factor:
 
 @dataclass(frozen=True)
 class Converted:
-    """Such an integer as a number of another dtype: the card converts it."""
+    """Affine number converted to another dtype by the card."""
 
     number: Affine
     dtype: np.dtype

@@ -58,7 +58,7 @@ class Scalar:
         return self.f.op(f"fcmp {relation} {self.real.scalar} {self.text}, {self.like(other).text}")
 
     def chosen(self, condition: str, other: Scalar | float) -> Scalar:
-        """This number where the condition holds, else the other one."""
+        """Select this number where the condition holds, else the other one."""
         found = self.f.select(condition, self.real.scalar, self.text, self.like(other).text)
         return Scalar(self.f, self.real, found)
 

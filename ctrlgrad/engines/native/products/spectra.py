@@ -422,7 +422,7 @@ def _norm(f: Function, real: Real, row: str, width: str) -> Scalar:
 
 
 def _unit_rows(f: Function, real: Real, w: _Rows, s: _Floats, columns: str, scratch: str) -> None:
-    """Rows for the singular values that count as zero, orthonormal to the others, which have norm 1."""
+    """Rows for the singular values that count as zero, orthonormal to the remaining rows, which have norm 1."""
     least = (_tiny(real) / _epsilon(real)) ** 0.5
     rank = f.variable("i64", 0)
     with f.loop(0, columns) as j:
