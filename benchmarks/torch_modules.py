@@ -192,9 +192,7 @@ def main() -> None:
     parser.add_argument("--child", choices=SYSTEMS)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--threads", type=int, default=1, help="of each system: on a busy machine, one thread does not wait for the next"
-    )
+    parser.add_argument("--threads", type=int, default=1, help="of each system; one thread needs no second idle core")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that a child may take")
     given = parser.parse_args()
     if given.child:

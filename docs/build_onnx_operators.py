@@ -38,7 +38,7 @@ def text() -> str:
         "",
         "Made by `python docs/build_onnx_operators.py > docs/onnx_operators.md`: what `ctrlgrad.from_onnx` does with a",
         "node of each operator of ONNX's own domain. Many that have no entry of their own are defined by ONNX as a",
-        "function of other operators, and read as that. What is not read is an error that names the operator and the node;",
+        "function of other operators, and read as that. Any other operator is an error that names it and the node;",
         "`ctrlgrad.interop.onnx_op(name, domain)` says what an operator is. Values are booleans, integers, float16,",
         "bfloat16, float32, float64 and complex numbers; strings and floats of 8 and fewer bits are refused.",
         "",

@@ -292,7 +292,7 @@ def cross_entropy(logits: Any, targets: Any, *, where: Any = None, label_smoothi
     Args:
         logits: `[..., classes]`: the classes are the last axis.
         targets: integers `[...]`.
-        where: booleans that broadcast to the targets: which of them count. None for all. Targets that do not count may be any
+        where: booleans that broadcast to the targets: which of them count. None for all. The rest may be any
             integers, such as the -100 of PyTorch's `ignore_index`, for which `where` is `targets != -100`.
         label_smoothing: the share of each target that is spread evenly over all classes.
 

@@ -1,7 +1,7 @@
 """Programs of the corpus whose NumPy twin is not the program itself in Python's control flow.
 
-Most change an array or a list in place, which a traced function cannot. All other programs are traced from the twin itself,
-as it stands.
+Most change an array or a list in place, which a traced function cannot. All other programs are traced from the twin
+itself, as it stands.
 """
 
 from __future__ import annotations

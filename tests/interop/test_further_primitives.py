@@ -67,5 +67,5 @@ def test_selecting_in_windows_and_adding_there(select: Any) -> None:
 
 
 def test_refused_primitives_say_why() -> None:
-    with pytest.raises(UnsupportedPrimitiveError, match="a state that is hidden from programs"):
+    with pytest.raises(UnsupportedPrimitiveError, match="its numbers come from hidden state"):
         cg.from_jax(lambda a: lax.rng_uniform(a, 1.0, (3,)))(0.0)
