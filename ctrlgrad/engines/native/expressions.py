@@ -196,12 +196,21 @@ class _Printer:
         return result if op in _COMPARISONS else convert(self.writer, result, wide, dtype, width)
 
     def select(self, instruction: Instruction, width: int) -> str:
-        """A condition that all lanes share stays one bit."""
-        condition, a, b = instruction.args
+        """A condition that all lanes share stays one bit.
+
+        A selected element of an array may be stored where it was loaded. LLVM 22 makes a masked store of that, which
+        takes AMD's processors without AVX-512 twenty times as long as a blend (llvm-project, issue 213195). `freeze`
+        prevents it.
+        """
+        condition, *args = instruction.args
         of_lanes = self.width if self.values[condition].is_vector else 1
         test = f"{'i1' if of_lanes == 1 else f'<{of_lanes} x i1>'} {self.operand(condition, of_lanes)}"
         kind = type_of(instruction.dtype, width)
-        return self.op(f"select {test}, {kind} {self.operand(a, width)}, {kind} {self.operand(b, width)}")
+        a, b = (
+            self.op(f"freeze {kind} {name}") if width > 1 and self.expression.instructions[arg].op == "load" else name
+            for arg, name in ((arg, self.operand(arg, width)) for arg in args)
+        )
+        return self.op(f"select {test}, {kind} {a}, {kind} {b}")
 
 
 def _suffix(dtype: np.dtype, width: int) -> str:

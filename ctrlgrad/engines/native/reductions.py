@@ -32,10 +32,11 @@ def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) ->
         return w.op(f"{'f' if dtype_kind(dtype) == 'f' else ''}{op} {kind} {a}, {b}")
     condition = f"<{width} x i1>" if width > 1 else "i1"
     if dtype_kind(dtype) == "f":
-        # The new number where it is further out, which is one instruction, or no number at all: to know that, nothing
-        # waits for what came before. What is NaN already stays so.
+        # The comparison and its select are one instruction (`maxps`); `freeze` keeps LLVM from joining both selects to
+        # one, which would become a masked store (see `expressions`). A NaN before stays: nothing is beyond it.
         beyond = w.op(f"fcmp {'ogt' if how == 'max' else 'olt'} {kind} {b}, {a}")
         extreme = w.op(f"select {condition} {beyond}, {kind} {b}, {kind} {a}")
+        extreme = w.op(f"freeze {kind} {extreme}")
         nan = w.op(f"fcmp uno {kind} {b}, {b}")
         return w.op(f"select {condition} {nan}, {kind} {b}, {kind} {extreme}")
     sign = "s" if dtype_kind(dtype) == "i" else "u"

@@ -28,6 +28,13 @@ _BY_POWERS_OF_TWO: dict[str, Callable[[Number, int], Number]] = {
 }
 
 
+# Of a number and a constant that is neither NaN nor -0: no test of NaNs and of two zeros is needed.
+_BESIDE_A_CONSTANT: dict[str, Callable[[Number, Number], Number]] = {
+    "maximum": lambda x, constant: select(x <= constant, constant, x),
+    "minimum": lambda x, constant: select(x > constant, constant, x),
+}
+
+
 def _power_of_two(state: State, divisor: Tensor) -> int | None:
     """Exponent k of a divisor that is the constant 2**k (int64) everywhere; None of all other divisors."""
     if not isinstance(divisor, Splat) or divisor.dtype != INDEX:
@@ -45,11 +52,14 @@ def elementwise(state: State, node: Node) -> None:
     dtypes = [v.tensor.dtype for v in node.operands]
 
     power = _power_of_two(state, tensors[-1])
+    constants = [k for k, t in enumerate(tensors) if isinstance(t, Splat) and t.numbers[0] in state.ordered]
 
     def make(builder: ExpressionBuilder, *leaves: tuple[Number, ...]) -> Sequence[Number]:
         operands = [leaf if len(leaf) == 2 else leaf[0] for leaf in leaves]
         if power is not None and node.op.name in _BY_POWERS_OF_TWO:
             return [_BY_POWERS_OF_TWO[node.op.name](leaves[0][0], power)]
+        if constants and node.op.name in _BESIDE_A_CONSTANT:
+            return [_BESIDE_A_CONSTANT[node.op.name](leaves[1 - constants[0]][0], leaves[constants[0]][0])]
         found = elementwise_expression(node.op.name, dtypes, result.dtype, builder, operands)
         fails = failure(node.op.name, operands)
         numbers = found if isinstance(found, tuple) else (found,)

@@ -175,6 +175,8 @@ class State:
         self.moves: dict[Size, Size] = {}
         # The graphs that are being lowered, the innermost last.
         self.graphs: list[Graph] = []
+        # Constants of float dtypes that are neither NaN nor -0.
+        self.ordered: set[Register] = set()
         # Vectors and values of matrices, which several nodes want: where they were found, and the view of both.
         self.spectra: dict[tuple[str, Tensor], tuple[Scope, View]] = {}
         # Factors of matrices, and whether there are some: where they were made.
@@ -435,7 +437,10 @@ class State:
     def constant(self, value: np.ndarray) -> Item:
         if value.ndim == 0:
             parts = (value.real, value.imag) if dtype_kind(value.dtype) == "c" else (value,)
-            return tuple(self.number(part, dtype) for part, dtype in zip(parts, parts_of(value.dtype), strict=True))
+            numbers = tuple(self.number(part, dtype) for part, dtype in zip(parts, parts_of(value.dtype), strict=True))
+            if dtype_kind(value.dtype) == "f" and str(float(value)) not in ("nan", "-0.0"):
+                self.ordered.add(numbers[0])
+            return numbers
         first = value.reshape(-1)[:1]
         if value.size and (value.reshape(-1).view(np.uint8).reshape(value.size, -1) == first.view(np.uint8)).all():
             numbers = self.constant(first[0])
