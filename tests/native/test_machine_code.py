@@ -63,6 +63,7 @@ def test_vectors_on_the_stack_are_aligned(vector_bytes: int, register: str) -> N
 IN_PLACE = {
     "largest of columns": lambda x: cnp.max(x, axis=0),
     "largest of rows": lambda x: cnp.max(x, axis=1),
+    "position in columns": lambda x: cnp.argmax(x, axis=0),
     "where, first": lambda x: cg.fori_loop(0, 9, lambda i, x: cnp.where(x > 0.5, x * 0.9, x), x),
     "where, second": lambda x: cg.fori_loop(0, 9, lambda i, x: cnp.where(x > 0.5, x, x * 0.9), x),
     "clip": lambda x: cg.fori_loop(0, 9, lambda i, x: cnp.clip(x, 0.2, 0.7), x),

@@ -40,6 +40,8 @@ def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) ->
         nan = w.op(f"fcmp uno {kind} {b}, {b}")
         return w.op(f"select {condition} {nan}, {kind} {b}, {kind} {extreme}")
     sign = "s" if dtype_kind(dtype) == "i" else "u"
+    # Frozen for the same reason: of a position that counts only where an extreme is, LLVM would blend with it.
+    a = w.op(f"freeze {kind} {a}")
     replaces = w.op(f"icmp {sign}{'gt' if how == 'max' else 'lt'} {kind} {b}, {a}")
     return w.op(f"select {condition} {replaces}, {kind} {b}, {kind} {a}")
 
