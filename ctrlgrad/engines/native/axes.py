@@ -97,7 +97,8 @@ def lanes_of(kernel: Kernel, views: Sequence[View], vector_bytes: int) -> int:
     """Number of elements of a whole vector of a kernel; 1 where there are no vectors.
 
     Where elementary functions depend on each other's results, a vector is two registers: the instructions of one fill
-    the time that the other one waits.
+    the time that the other one waits. With AVX2 a vector is two registers for any elementary function, since a call and
+    its constants then serve 16 numbers; with SSE the registers for that are too few.
     """
     # Of complex numbers each part is a vector.
     dtypes = [element_parts(view.dtype)[0] for view in views]
@@ -105,7 +106,7 @@ def lanes_of(kernel: Kernel, views: Sequence[View], vector_bytes: int) -> int:
     # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
     narrow = [d.itemsize for d in dtypes if dtype_kind(d) != "b"] or floats or [1]
     lanes = vector_bytes // max(min(max(narrow), 8), 1)
-    return 2 * lanes if lanes > 1 and _calls_in_a_row(kernel) > 1 else lanes
+    return 2 * lanes if lanes > 1 and _calls_in_a_row(kernel) > (vector_bytes != 32) else lanes
 
 
 def _calls_in_a_row(kernel: Kernel) -> int:
