@@ -101,6 +101,11 @@ def test_extremes_beside_a_constant_have_the_bits_of_two_arrays(name: str, dtype
             assert np.array_equal(np.signbit(found), np.signbit(expected))
 
 
+def test_rows_are_read_backwards_in_vectors() -> None:
+    text = assembly(32, lambda x: x[::-1] * 2.0, np.linspace(0.1, 0.9, 256))
+    assert re.search(r"vpermpd.*ymm|vperm2f128", text) and re.search(r"vaddpd|vmulpd", text)
+
+
 def test_every_function_with_nests_aligns_its_stack() -> None:
     """Every function with nests aligns its stack: the plan's, repeated nests', and shared parts'."""
     w = np.linspace(-0.1, 0.1, 24 * 24).reshape(24, 24)

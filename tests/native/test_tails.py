@@ -144,3 +144,27 @@ def test_pairs_of_vectors(size: int, apart: int, nested: int) -> None:
 
     assert vectors(lambda x: cnp.tanh(x) + cnp.exp(x)) == {str(apart)}
     assert vectors(lambda x: cnp.tanh(cnp.exp(x))) == {str(nested)}
+
+
+BACKWARDS = {
+    "added": lambda x: x[..., ::-1] == x,
+    "by twos": lambda x: x[..., ::-2],
+    "cut": lambda x: cnp.where(x[..., -2:1:-1] == x[..., 1:-2], x[..., -2:1:-1], x[..., 1:-2]),
+    "beside positions": lambda x: cnp.where(cnp.arange(x.shape[-1]) > 3, x[..., ::-1], x),
+    "largest": lambda x: cnp.max(cnp.where(x == 3, x, x)[..., ::-1], axis=-1),
+    "in place": lambda x: cg.fori_loop(0, 3, lambda i, x: cnp.where(x[..., ::-1] == x, x, x[..., ::-1]), x),
+    "functions": lambda x: cnp.floor(cnp.exp(x[..., ::-1].astype("float64"))),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_reads_from_the_last_element_to_the_first(name: str, dtype: str) -> None:
+    """Views of stride -1 are vectors with their lanes turned round, at known sizes and at sizes of the run."""
+    fn = BACKWARDS[name]
+    unknown = cg.function(fn, engine="native", signature=(cg.TensorSpec((None, None), dtype),))
+    for rows, n in ((1, 4), (2, 7), (1, 9), (3, 16), (1, 33), (2, 67)):
+        x = (np.arange(rows * n).reshape(rows, n) * 37 % 11).astype(dtype)
+        expected = cg.function(fn, engine="reference")(x)
+        for found in (cg.function(fn, engine="native")(x), unknown(x)):
+            np.testing.assert_array_equal(found, expected, strict=True)

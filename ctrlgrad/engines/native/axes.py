@@ -10,6 +10,8 @@ from ctrlgrad.plan.model import Kernel, View
 from ctrlgrad.plan.sizes import ONE, ZERO, Size
 from ctrlgrad.records import record
 
+BACK = Size(-1)
+
 
 @record
 class Axis:
@@ -65,13 +67,26 @@ def is_by_lane(kernel: Kernel, axis: Axis, uniform: Collection[int]) -> bool:
     return any(s not in (ZERO, ONE) for s in axis.strides) or not addresses_stand_still(kernel, axis, uniform)
 
 
+def reads_backwards(kernel: Kernel, axis: Axis, place: int) -> bool:
+    """Return true if a view is read from its last element to its first along an axis: a vector with its lanes turned
+    round. Complex numbers are read lane by lane."""
+    return (
+        place < len(kernel.operands)
+        and axis.strides[place] == BACK
+        and (dtype_kind(kernel.operands[place].view.dtype) != "c")
+    )
+
+
 def lanes_along(kernel: Kernel, axis: Axis, uniform: Collection[int], still: Collection[int], lanes: int) -> int:
     """Number of elements of a vector along an axis, at most `lanes`; 1 where the loop goes element by element.
 
     `still` are the writes that stay in registers all along the axis.
     """
     # Lane-by-lane reads and writes pay only where vectorised elementary functions lie between them.
-    if is_by_lane(kernel, axis, uniform) and not has_calls(kernel):
+    if not has_calls(kernel) and (
+        any(s not in (ZERO, ONE) and not reads_backwards(kernel, axis, place) for place, s in enumerate(axis.strides))
+        or not addresses_stand_still(kernel, axis, uniform)
+    ):
         return 1
     for k, write in enumerate(kernel.writes):
         if axis.strides[len(kernel.operands) + k] == ZERO and not (k in still or write.scattered):

@@ -22,6 +22,7 @@ from ctrlgrad.engines.native.axes import (
     is_by_lane,
     lanes_along,
     lanes_of,
+    reads_backwards,
 )
 from ctrlgrad.engines.native.elements import Elements, First
 from ctrlgrad.engines.native.expressions import emit_expression
@@ -534,11 +535,14 @@ class KernelWriter:
             moved = width > 1 and (axis is None or axis.strides[place] == ONE)
             at, meant = self.captured(offsets[place], "i64"), self.lanes(first, width)
             differ = any(is_vector for _, is_vector in arguments)
-            if width > 1 and axis is not None and (differ or axis.strides[place] not in (ZERO, ONE)):
+            backwards = axis is not None and meant is None and not differ and reads_backwards(kernel, axis, place)
+            if width > 1 and axis is not None and (differ or axis.strides[place] not in (ZERO, ONE)) and not backwards:
                 apart = Lanes(axis, width, further, meant)
                 return read_lanes(self, apart, place, at, arguments, operand.gathered, part), True
             for (argument, _), stride in zip(arguments, operand.gathered, strict=True):
                 at = w.add(at, self.times(argument, stride))
+            if backwards and width > 1:
+                return self.elements.load_backwards(self.base(place), at, operand.view.dtype, width, further), True
             if not moved:
                 return self.elements.load(self.base(place), at, operand.view.dtype, part, 1), False
             return self.elements.load(self.base(place), at, operand.view.dtype, part, width, further, meant), True
