@@ -40,7 +40,6 @@ LSTM = "lstm-concat-200x64x128x256"
 SHOWN = {
     "count_outside": "lstm-checkpoint",
     "remove_dead_code": "adaptive",
-    "forward_results": "runge-kutta",
     "know_counts": "swaps",
     "read_first": "swaps",
     "hoist_invariants": "kalman",
