@@ -40,6 +40,7 @@ LSTM = "lstm-concat-200x64x128x256"
 SHOWN = {
     "count_outside": "lstm-checkpoint",
     "remove_dead_code": "adaptive",
+    "forward_results": "runge-kutta",
     "know_counts": "swaps",
     "read_first": "swaps",
     "hoist_invariants": "kalman",

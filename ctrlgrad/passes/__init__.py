@@ -19,6 +19,7 @@ from ctrlgrad.ir import Graph
 from ctrlgrad.passes.dead_code import (
     count_outside,
     fold,
+    forward_results,
     hoist_invariants,
     inline_calls,
     know_counts,
@@ -36,6 +37,7 @@ Pass = Callable[[Graph], Graph]
 SIMPLIFICATIONS: tuple[tuple[str, Pass], ...] = (
     ("count_outside", count_outside),
     ("remove_dead_code", remove_dead_code),
+    ("forward_results", forward_results),
     ("know_counts", know_counts),
     ("read_first", read_first),
     ("hoist_invariants", hoist_invariants),
