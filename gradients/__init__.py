@@ -11,7 +11,6 @@ Both transforms give ordinary graphs, so they can be applied again. The modules,
     row_rules      derivatives of `custom_vmap`
     later          under `vmap`: a function is batched first and differentiated after that
     strong_zeros   a cotangent that is zero by a selection stays zero
-    ranges         intervals that hold a graph's values, by interval arithmetic
     manner         the manner of differentiation in a block of code
 """
 

@@ -195,15 +195,13 @@ def evaluate(
 def graph(
     target: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="A file, and a function in it.")],
     grad: Annotated[bool, _flag("--grad", "Print the graph of its gradient.")] = False,
-    dot: Annotated[bool, _flag("--dot", "Print Graphviz DOT, regions as clusters.")] = False,
+    dot: Annotated[bool, _flag("--dot", "With --lowered or --partitioned: print Graphviz DOT.")] = False,
     svg: Annotated[Path | None, _file("Draw it into an SVG file.")] = None,
     html: Annotated[Path | None, _file("Make a page of it, in which loops fold.")] = None,
     sources: Annotated[bool, _flag("--sources", "Show the file and line that each node comes from.")] = False,
-    lowered: Annotated[
-        bool, _flag("--lowered", "Lowered to Switch, Merge, Enter, Exit and NextIteration; --svg needs Graphviz.")
-    ] = False,
+    lowered: Annotated[bool, _flag("--lowered", "Lowered to Switch, Merge, Enter, Exit and NextIteration.")] = False,
     partitioned: Annotated[
-        bool, _flag("--partitioned", "What each device runs, with Send and Recv between them; --svg needs Graphviz.")
+        bool, _flag("--partitioned", "What each device runs, with Send and Recv between them.")
     ] = False,
     plan: Annotated[
         bool, _flag("--plan", "Print what the native engine makes of it: memory, kernels, products.")
@@ -219,10 +217,11 @@ def graph(
 
     with reported():
         files = {form: path for form, path in (("svg", svg), ("html", html)) if path is not None}
-        drawn = dot or bool(files)
-        stage = stage_of(lowered=lowered, partitioned=partitioned, plan=plan, sources=sources, drawn=drawn)
+        stage = stage_of(
+            lowered=lowered, partitioned=partitioned, plan=plan, sources=sources, dot=dot, is_drawn=bool(files)
+        )
         for form, path in files.items():
-            write_drawing(target, path, form, grad=grad, stage=stage)
+            write_drawing(target, path, form, grad=grad)
         if not files:
             typer.echo(graph_text(target, grad=grad, dot=dot, sources=sources, stage=stage))
 

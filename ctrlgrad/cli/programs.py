@@ -11,8 +11,6 @@ import inspect
 import io
 import json
 import math
-import shutil
-import subprocess
 import sys
 import traceback
 import zipfile
@@ -41,7 +39,7 @@ from ctrlgrad.errors import CtrlgradError, ExecutionError, UserInputError
 from ctrlgrad.execution import plan_text
 from ctrlgrad.files import open_file
 from ctrlgrad.ir import Graph, format_graph
-from ctrlgrad.ir.dot import format_dot, format_page
+from ctrlgrad.ir.page import format_page
 from ctrlgrad.ir.svg import format_svg
 from ctrlgrad.memory.profile.pictures import Profile
 from ctrlgrad.memory.profile.summary import Summary, show_peak, show_rate, show_seconds, show_share, what_became
@@ -158,37 +156,8 @@ def _wide_console() -> Console:
 
 # Graphs.
 
-# Graphviz, which draws DOT.
-PROGRAM = "dot"
-# Graphviz may take long over a large graph.
-_PATIENCE = 120.0
 
-
-def write_svg(dot: str, path: Path) -> None:
-    """Draw a graph into a file. Raises `UserInputError` without Graphviz, and where the file cannot be written."""
-    program = shutil.which(PROGRAM)
-    if program is None:
-        raise UserInputError(
-            "--svg: Graphviz is not installed",
-            expected=f"its program {PROGRAM!r} among the commands",
-            got="a system without it",
-            hint="install Graphviz (https://graphviz.org), or print the graph with --dot and draw it elsewhere",
-        )
-    try:
-        drawn = subprocess.run([program, "-Tsvg"], input=dot, capture_output=True, text=True, timeout=_PATIENCE)
-    except subprocess.TimeoutExpired:
-        raise UserInputError(
-            "--svg: the graph is too large for Graphviz", got=f"{len(dot)} characters of DOT"
-        ) from None
-    if drawn.returncode:
-        raise UserInputError("--svg: Graphviz failed", got=drawn.stderr.strip() or f"exit code {drawn.returncode}")
-    try:
-        path.write_text(drawn.stdout, encoding="utf-8")
-    except OSError as error:
-        raise UserInputError("--svg: the file cannot be written", got=f"{path}: {error.strerror}") from None
-
-
-def stage_of(*, lowered: bool, partitioned: bool, plan: bool, sources: bool, drawn: bool) -> str:
+def stage_of(*, lowered: bool, partitioned: bool, plan: bool, sources: bool, dot: bool, is_drawn: bool) -> str:
     """Form of the graph that the options ask for; refuses options that exclude each other."""
     stages = {"lowered": lowered, "partitioned": partitioned, "plan": plan}
     asked = [f"--{name}" for name, is_set in [*stages.items(), ("sources", sources)] if is_set]
@@ -198,26 +167,30 @@ def stage_of(*, lowered: bool, partitioned: bool, plan: bool, sources: bool, dra
             expected="one of --lowered, --partitioned, --plan and --sources",
             got=" ".join(asked),
         )
-    if plan and drawn:
+    stage = next((name for name, is_set in stages.items() if is_set), "traced")
+    if dot and not (lowered or partitioned):
         raise UserInputError(
-            "graph: a plan is text", expected="--plan without --dot, --svg and --html", got="--plan with one of them"
+            "graph: --dot is for lowered graphs",
+            expected="--dot with --lowered or --partitioned",
+            got=" ".join(["--dot", *asked]),
+            hint="--svg FILE draws the graph itself",
         )
-    return next((name for name, is_set in stages.items() if is_set), "traced")
+    if is_drawn and stage != "traced":
+        raise UserInputError(
+            "graph: --svg and --html draw traced graphs",
+            expected=f"--svg or --html without --{stage}",
+            got=f"--{stage} with one of them",
+            hint=None if plan else f"print it with --{stage} --dot, and draw that with Graphviz",
+        )
+    return stage
 
 
 # Functions that draw a traced graph, by the option that asks for it.
 DRAWN = {"svg": format_svg, "html": format_page}
 
 
-def write_drawing(text: str, path: Path, form: str, *, grad: bool, stage: str) -> None:
-    """Draw the graph into a file, as "svg" or "html"; of lowered graphs Graphviz makes the picture."""
-    if stage not in ("traced", "sources"):
-        if form == "html":
-            raise UserInputError(
-                "graph: a page shows traced graphs", expected=f"--html without --{stage}", got=f"--html --{stage}"
-            )
-        write_svg(graph_text(text, grad=grad, dot=True, sources=False, stage=stage), path)
-        return
+def write_drawing(text: str, path: Path, form: str, *, grad: bool) -> None:
+    """Draw the traced graph into a file, as "svg" or "html"."""
     drawn = DRAWN[form](_traced(text, grad)[0])
     try:
         path.write_text(drawn, encoding="utf-8")
@@ -238,7 +211,7 @@ def graph_text(text: str, *, grad: bool, dot: bool, sources: bool, stage: str = 
         if dot:
             return format_partition_dot(split)
         return "\n\n".join(f"{device}\n\n{part.graph}" for device, part in split.parts.items())
-    return format_dot(graph, sources=sources) if dot else format_graph(graph, sources=sources)
+    return format_graph(graph, sources=sources)
 
 
 def _traced(text: str, grad: bool) -> tuple[Graph, tuple[Any, ...]]:

@@ -9,7 +9,7 @@ The modules, in reading order:
     walk                 regions, effects, dependence, and rewriting
     verifier             rules that every graph keeps
     interning, caching   graphs with equal meaning, digests for the disk, and caches
-    printer, svg, dot    text, pictures, and pages
+    printer, svg, page   text, pictures, and pages
 """
 
 from ctrlgrad.ir.builder import Builder, Closed, close, copy_node, copy_nodes, free_values

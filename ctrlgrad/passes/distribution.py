@@ -4,10 +4,8 @@ A loop with such products becomes a loop over chunks around a loop over the iter
 
 - producers: a product of row t of a captured array with a captured matrix is computed before the chunk, for all of its
   rows, as one product;
-- sums (`sums`): a product that is only added to a carry is taken out of the loop; its factors are collected on stacks,
-  and what all iterations of the chunk add is one product of the collected factors after it;
-- tails (`tails`): a product with a captured matrix that the recurrence does not need is taken out with all that follows
-  from it; its left factor is collected, and the rest runs after the chunk over the rows of one product.
+- sums: a product that is only added to a carry is taken out of the loop; its factors are collected on stacks, and what
+  all iterations of the chunk add is one product of the collected factors after it.
 
 A loop inside a loop stays whole unless it pays for what distributing it costs the loop around it
 (`heavy.WORTH_INSIDE`).
@@ -48,7 +46,7 @@ from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.ir.types import Dim
 from ctrlgrad.ops.term import Term, zeros
 from ctrlgrad.passes.heavy import multiplications, pays_as_rows, pays_as_sum, pays_inside
-from ctrlgrad.passes.recurrence import Recurrence, Row, Tail, find_tail, rows
+from ctrlgrad.passes.recurrence import Row, rows
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 from ctrlgrad.stacks.choice import bytes_of
@@ -116,32 +114,30 @@ def _terms(value: Value, producers: dict[Value, Node], count: Counter[Value]) ->
 
 # The loops that stand for one whose products leave it: a loop over chunks around a loop over a chunk's iterations.
 #
-# One iteration of the loop over chunks: the products of the chunk's rows; the iterations, which collect rows; products
-# of the collected rows, added to their carries; and the tail, a loop over the rows of its products.
+# One iteration of the loop over chunks: the products of the chunk's rows; the iterations, which collect rows; and
+# products of the collected rows, added to their carries.
 
 _IN_ORDER = {"in_order": True}
 
 
 @record(frozen=False)
 class Found:
-    """A loop, and what can leave it: products of rows, what is only added to carries, a tail."""
+    """A loop, and what can leave it: products of rows, and what is only added to carries."""
 
     loop: Loop
     producers: dict[Node, Row] = field(default_factory=dict)
     sums: Sums = field(default_factory=Sums)
-    tail: Tail | None = None
     # Left factors that the body has only transposed, by the product's left operand.
     turned: dict[Value, Value] = field(default_factory=dict)
 
     @property
     def any(self) -> bool:
-        return bool(self.producers or self.sums.products or self.tail)
+        return bool(self.producers or self.sums.products)
 
     @property
     def multiplications(self) -> int:
         """Number of multiplications in the products that leave one iteration."""
-        tails = self.tail.products if self.tail is not None else ()
-        return sum(map(multiplications, (*self.producers, *(p.node for p in self.sums.products), *tails)))
+        return sum(map(multiplications, (*self.producers, *(p.node for p in self.sums.products))))
 
     def factors(self, product: Node) -> tuple[Value, Value]:
         """The two values that are collected: `[k, m]` and `[k, n]`, of which the product is `left.T @ right`."""
@@ -157,16 +153,12 @@ class Found:
     @property
     def collected(self) -> list[Value]:
         """The values of which each iteration keeps its own to the end of the chunk."""
-        found = [v for p in self.sums.products for v in self.factors(p.node)]
-        if self.tail is not None:
-            found += [*(p.operands[0] for p in self.tail.products), *self.tail.collected]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(v for p in self.sums.products for v in self.factors(p.node)))
 
     @property
     def held(self) -> list[Value]:
         """All values of which a chunk holds one for each iteration."""
-        tails = self.tail.products if self.tail is not None else ()
-        return [*self.collected, *(p.result for p in (*self.producers, *tails))]
+        return [*self.collected, *(p.result for p in self.producers)]
 
 
 class ChunkedLoop:
@@ -179,10 +171,8 @@ class ChunkedLoop:
         # Products with carries of their own.
         first = {p.position: p for p in reversed(found.sums.products) if not self.left[p.position]}
         self.apart = [p for p in found.sums.products if first.get(p.position) is not p]
-        self.tail = found.tail or Tail()
         # Carries that leave the inner loop for good: nothing in it adds to them.
-        gone = {i for i, left in self.left.items() if not left} | set(self.tail.carries)
-        self.kept = {i: c for i, c in enumerate(self.loop.carries) if i not in gone}
+        self.kept = {i: c for i, c in enumerate(self.loop.carries) if self.left.get(i, True)}
         self.maximum: int | None = self.loop.attrs.maximum_iterations
 
     def emit(self, builder: Builder) -> tuple[Value, ...]:
@@ -226,9 +216,14 @@ class ChunkedLoop:
         outputs = list(carry)
         for i, value in zip(self.kept, results, strict=False):
             outputs[i] = value
-        held = Collected(outer, dict(zip(collected, results[len(kept) + 1 :], strict=True)))
+        held = dict(zip(collected, results[len(kept) + 1 :], strict=True))
+        joined: dict[Value, Value] = {}
         for p in self.found.sums.products:
-            left, right = (held.flat(v) for v in self.found.factors(p.node))
+            factors = self.found.factors(p.node)
+            for v in factors:
+                if v not in joined:
+                    joined[v] = _joined(outer, held[v], v)
+            left, right = (joined[v] for v in factors)
             sides = [outer.emit("transpose", [left], {"axes": (1, 0)}), right]
             product = outer.emit("matmul", sides, _IN_ORDER, source=p.node.source)
             total = outer.emit("add", [apart.get(p, outputs[p.position]), product])
@@ -236,10 +231,6 @@ class ChunkedLoop:
                 apart[p] = total
             else:
                 outputs[p.position] = total
-        if self.found.tail is not None:
-            ends = self._emit_tail(outer, dict(zip(self.loop.body.inputs, inputs, strict=True)), held, steps)
-            for i, value in zip(self.tail.carries, ends, strict=True):
-                outputs[i] = value
         if done is not None:
             outputs.append(outer.emit("add", [done, steps]))
         return outer.finish([*outputs, *apart.values()])
@@ -324,7 +315,6 @@ class ChunkedLoop:
         stacks: dict[Value, Value],
     ) -> Graph:
         left_out = {p.node for p in self.found.sums.products} | self._sums()
-        left_out |= {*self.tail.products, *self.tail.nodes}
         for node in self.loop.body.nodes:
             if node in batches:
                 position = step
@@ -366,80 +356,14 @@ class ChunkedLoop:
             visit(carry.next, {carry.in_body, *self.found.sums.terms[position]})
         return found
 
-    # The loop over the rows of the tail's products.
 
-    def _emit_tail(
-        self, outer: Builder, copies: Mapping[Value, Value], held: Collected, steps: Value
-    ) -> tuple[Value, ...]:
-        """The last values of the tail's carries."""
-        tail = self.tail
-        batches = {p: self._batch(outer, p, copies, held, steps) for p in tail.products}
-        used = {v for node in (*tail.nodes, *tail.again) for v in node.operands}
-        rows = [v for v in self.found.collected if v in used]
-        shared = self.loop.shared
-        counters = [self.loop.carries[i] for i in tail.counters]
-        carries = [*counters, *(self.loop.carries[i] for i in tail.carries)]
-        captures = (*(copies[v] for v in shared), *batches.values(), *(held.rows(v) for v in rows), steps)
-        inits = [*(copies[c.in_body] for c in carries), outer.constant(0, INDEX.dtype)]
-        inner = Builder(name="body")
-        inner.source = self.loop.source
-        inside = {v: inner.input(v.type, v.hint) for v in shared}
-        products = {p: inner.input(_batch_type(p.result), p.result.hint) for p in batches}
-        row_inputs = {v: inner.input(_batch_type(v), v.hint) for v in rows}
-        inner.input(INDEX, "limit")
-        inside |= {c.in_body: inner.input(c.in_body.type, c.in_body.hint) for c in carries}
-        step = inner.input(INDEX, "step")
-        for v, batch in row_inputs.items():
-            inside[v] = _row(inner, batch, step)
-        for node in self.loop.body.nodes:
-            if node in products:
-                inside[node.result] = _row(inner, products[node], step, node.source)
-            elif node in tail.nodes or node in tail.again:
-                copy_node(inner, node, inside)
-        following = inner.emit("add", [step, inner.constant(1, INDEX.dtype)])
-        body = inner.finish([*(inside[c.next] for c in carries), following])
-        test = Builder(name="cond")
-        inputs = [test.input(v.type, v.hint) for v in body.inputs]
-        cond = test.finish([test.emit("less", [inputs[-1], inputs[len(captures) - 1]])])
-        # The tail's loop counts its steps up, whether the loop counts up or down.
-        attrs = replace(self.loop.attrs, chunk=self.chunk, maximum_iterations=None, counts_down=False)
-        results = emit_loop(outer, Closed(captures, (cond, body)), inits, attrs)
-        return results[len(counters) : len(carries)]
-
-    @staticmethod
-    def _batch(outer: Builder, product: Node, copies: Mapping[Value, Value], held: Collected, count: Value) -> Value:
-        """The products of all collected rows: `[rows, m, n]`."""
-        left, right = product.operands
-        whole = outer.emit("matmul", [held.flat(left), copies[right]], _IN_ORDER, source=product.source)
-        shape = (None, *product.result.tensor.shape)
-        return outer.emit("reshape", [whole, count], {"shape": shape})
-
-
-class Collected:
-    """Values that a chunk has collected: a stack for each, read as one array."""
-
-    def __init__(self, builder: Builder, stacks: Mapping[Value, Value]) -> None:
-        self.builder, self.stacks = builder, stacks
-        self._rows: dict[Value, Value] = {}
-        self._flat: dict[Value, Value] = {}
-
-    def rows(self, value: Value) -> Value:
-        """The values of all iterations: `[iterations, *shape]`."""
-        if value not in self._rows:
-            self._rows[value] = self.builder.emit("stack_to_tensor", [self.stacks[value]], {"size": None})
-        return self._rows[value]
-
-    def flat(self, value: Value) -> Value:
-        """Collected matrices `[k, n]` joined along the first axis. Where `k` is unknown it may change."""
-        if value not in self._flat:
-            if value.tensor.shape[0] is None:
-                stack = self.stacks[value]
-                counts = self.builder.emit("stack_rows", [stack], {"axis": 0})
-                attrs = {"axis": 0, "size": None}
-                self._flat[value] = self.builder.emit("stack_concat", [stack, counts], attrs)
-            else:
-                self._flat[value] = _reshaped(self.builder, self.rows(value), [None, value.tensor.shape[1]])
-        return self._flat[value]
+def _joined(builder: Builder, stack: Value, value: Value) -> Value:
+    """Collected matrices `[k, n]` joined along the first axis. Where `k` is unknown it may change."""
+    if value.tensor.shape[0] is None:
+        counts = builder.emit("stack_rows", [stack], {"axis": 0})
+        return builder.emit("stack_concat", [stack, counts], {"axis": 0, "size": None})
+    rows = builder.emit("stack_to_tensor", [stack], {"size": None})
+    return _reshaped(builder, rows, [None, value.tensor.shape[1]])
 
 
 def _tensor(value: Value) -> TensorType:
@@ -549,12 +473,7 @@ def _find(node: Node, outer_producers: Mapping[Value, Node], is_inside: bool) ->
         return None
     producers = _find_producers(loop, outer_producers)
     sums = find_sums(loop, producers)
-    placed = {*producers, *(p.node for p in sums.products)}
-    settled = {p.position for p in sums.products}
-    found = Found(loop, producers, sums, find_tail(Recurrence(loop, placed, settled)))
-    in_tail = found.tail.carries if found.tail is not None else ()
-    for position in in_tail:
-        sums.terms.pop(position, None)
+    found = Found(loop, producers, sums)
     return found if found.any and (not is_inside or pays_inside(found.multiplications)) else None
 
 

@@ -8,6 +8,7 @@ elements that are stacked. A GPU, where each product of an iteration is a launch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,14 +32,14 @@ WORTH_INSIDE = 1_000_000
 _GUESS = 64
 
 
-def is_heavy(product: Node, columns: int | None = None) -> bool:
-    """True if a node is a heavy product of two matrices of floats, or `columns` of its columns are."""
+def is_heavy(product: Node) -> bool:
+    """True if a node is a heavy product of two matrices of floats."""
     if product.op.name != "matmul":
         return False
     a, b = (v.tensor for v in product.operands)
     if a.rank != 2 or b.rank != 2 or dtype_kind(a.dtype) not in "fc":
         return False
-    return multiplications(product, columns) >= HEAVY
+    return multiplications(product) >= HEAVY
 
 
 def pays_as_rows(product: Node, terms: int | None = None) -> bool:
@@ -51,14 +52,6 @@ def pays_as_rows(product: Node, terms: int | None = None) -> bool:
     m, k, n = _sizes(product)
     k = k if terms is None else terms
     return n > 1 and m * k * n >= HEAVY and _costs_more(product, k * n, 1, m * n)
-
-
-def pays_as_tail(product: Node, columns: int | None = None) -> bool:
-    """True if a heavy product is cheaper behind the loop: its left factors and its results are stacked."""
-    if not is_heavy(product, columns):
-        return False
-    m, k, n = _sizes(product, columns)
-    return _costs_more(product, k * n, 1, m * (k + n))
 
 
 def pays_as_sum(product: Node) -> bool:
@@ -90,17 +83,16 @@ def weighing(weighs: bool) -> Iterator[None]:
         _WEIGHS.reset(token)
 
 
-def _sizes(product: Node, columns: int | None = None) -> tuple[int, int, int]:
+def _sizes(product: Node) -> tuple[int, int, int]:
     """Rows, terms and columns of a product; unknown sizes are guessed."""
     a, b = (v.tensor for v in product.operands)
     m, k, n = (_GUESS if d is None else d for d in (*a.shape, b.shape[1]))
-    return m, k, n if columns is None else columns
+    return m, k, n
 
 
-def multiplications(product: Node, columns: int | None = None) -> int:
-    """Number of multiplications in a product of two matrices, or in some of its columns; unknown sizes are guessed."""
-    m, k, n = _sizes(product, columns)
-    return m * k * n
+def multiplications(product: Node) -> int:
+    """Number of multiplications in a product of two matrices; unknown sizes are guessed."""
+    return math.prod(_sizes(product))
 
 
 def pays_inside(left: int) -> bool:

@@ -16,7 +16,6 @@ from ctrlgrad.dataflow.drawing import format_flat_dot, format_partition_dot
 from ctrlgrad.dataflow.partition import partition, place
 from ctrlgrad.dataflow.plan import CUTS, cluster
 from ctrlgrad.ir import Graph
-from ctrlgrad.ir.dot import format_dot
 
 
 def lines_of(work: Callable[[], object]) -> int:
@@ -101,7 +100,6 @@ STAGES: dict[str, Callable[[Graph], object]] = {
     "text": lambda graph: str(lower(graph)),
     "drawing": lambda graph: format_flat_dot(lower(graph)),
     "drawing of a partition": lambda graph: format_partition_dot(split(graph, "none")),
-    "drawing of a structured graph": format_dot,
 }
 
 

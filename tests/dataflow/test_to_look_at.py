@@ -13,11 +13,10 @@ import pytest
 from instruments.dataflow_runs import run
 
 import ctrlgrad as cg
-from ctrlgrad.cli.programs import graph_text, stage_of
+from ctrlgrad.cli.programs import graph_text
 from ctrlgrad.dataflow import Recorder, Settings
 from ctrlgrad.dataflow.drawing import Firing, format_flat_dot, join_traces
 from ctrlgrad.dataflow.settings import placed
-from ctrlgrad.errors import UserInputError
 
 PROGRAM = """
 import numpy as np
@@ -71,13 +70,6 @@ def test_the_partitioned_graph(target: str) -> None:
         assert f'label="device {label}"' in dot
     assert dot.count('label="frame while_1"') == 2
     assert "style=bold" in dot and 'label=" edge 0"' in dot
-
-
-def test_options_that_exclude_each_other() -> None:
-    with pytest.raises(UserInputError, match="exclude each other"):
-        stage_of(lowered=True, partitioned=True, plan=False, sources=False, drawn=False)
-    chosen = stage_of(lowered=False, partitioned=True, plan=False, sources=False, drawn=False)
-    assert chosen == "partitioned"
 
 
 def traced(x: Any) -> Any:

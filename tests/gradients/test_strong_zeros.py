@@ -347,3 +347,91 @@ def test_a_linearized_selection_stops_tangents_that_are_zero(zero: float) -> Non
     f = lambda x: cnp.where(x > 0.5, cnp.sqrt(x - 1.0), cnp.sqrt(x) * 0.0)
     x, t = np.array([0.0, 1.0]), np.array([zero, 0.0])
     np.testing.assert_array_equal(cg.linearize(f, x)[1](t), cg.jvp(f, (x,), (t,))[1])
+
+
+BESIDE = np.array([0.3, -1.2, 2.5, 0.0])
+# Functions of which no derivative is infinite or NaN, by the constants in them.
+BOUNDED: dict[str, Callable[[Any], Any]] = {
+    "quotient by a number": lambda x: x / 3.0,
+    "quotient by an array of numbers": lambda x: x / np.arange(1.0, 5.0),
+    "remainder": lambda x: np.remainder(x, 2.0),
+    "powers": lambda x: x**3 + x**16,
+    "logistic function": lambda x: cg.nn.sigmoid(x) * np.tanh(x),
+    "quotient by a number that a loop captures": lambda x: cg.fori_loop(0, 3, lambda i, c: c / 3.0, x),
+}
+# The same without such constants.
+UNBOUNDED: dict[str, Callable[[Any], Any]] = {
+    "quotient by 0": lambda x: x / np.array([1.0, 2.0, 3.0, 0.0]),
+    "quotient by a number whose inverse overflows": lambda x: x / 1e-310,
+    "negative power": lambda x: x**-2,
+    "quotient": lambda x: x / (x * x),
+    "norm": lambda x: x / np.sqrt((x**2).sum()),
+    "logarithm": lambda x: np.log(np.clip(x, 0.0, 1.0)),
+    "root": lambda x: np.sqrt(np.maximum(x, 0.0)),
+    "power": lambda x: np.abs(x) ** 0.5,
+    "exponential": lambda x: np.exp(x),
+    "cosine": lambda x: 1.0 / (1.0 - np.cos(x)),
+}
+
+
+def _selected(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda x: cnp.where(x > 0.1, f(x), x).sum()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_derivative_that_is_known_to_be_finite_needs_no_strong_product(name: str, dtype: type) -> None:
+    f, x = _selected(BOUNDED[name]), BESIDE.astype(dtype)
+    assert "strong_multiply" not in str(cg.function(cg.grad(f)).graph(x))
+    assert cg.check_grads(f, (BESIDE,), against=("finite_differences",)).ok
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_a_derivative_that_may_be_infinite_needs_a_strong_product(name: str) -> None:
+    f = _selected(UNBOUNDED[name])
+    assert "strong_multiply" in str(cg.function(cg.grad(f)).graph(BESIDE))
+    assert np.isfinite(np.asarray(cg.grad(f)(np.zeros(4)))).all()
+
+
+def test_parts_that_are_the_whole_together_select_nothing() -> None:
+    def gated(x: Any, first: int) -> Any:
+        a, b = x[:first], x[2:]
+        return (np.exp(a).sum() * np.tanh(b)).sum()
+
+    whole = lambda x: gated(np.exp(x), 2)
+    left_out = lambda x: gated(np.exp(x), 1)
+    numbers = lambda x: sum(float(i + 1) * np.sqrt(x)[i] for i in range(4))
+    some = lambda x: sum(float(i + 1) * np.sqrt(x)[i] for i in range(3))
+    split = lambda x: sum((part * part).sum() for part in cnp.split(np.sqrt(x), 2))
+    for f, strong in ((whole, False), (left_out, True), (numbers, False), (some, True), (split, False)):
+        text = str(cg.function(cg.grad(f)).graph(np.abs(BESIDE) + 1.0))
+        assert ("strong_multiply" in text) == strong, text
+    assert np.isfinite(np.asarray(cg.grad(some)(np.array([1.0, 2.0, 3.0, 0.0])))).all()
+
+
+def test_a_value_that_shows_in_the_result_counts_as_finite() -> None:
+    """The result is infinite where the quotient is; a loop that may not run shows nothing of what it captures."""
+
+    def f(x: Any, steps: Any) -> Any:
+        q = 1.0 / x
+        return cg.fori_loop(0, steps, lambda i, c: (c[0] * 0.5 * q, c[1] + c[0] * q), (x, 0.0))[1]
+
+    known = str(cg.function(cg.grad(lambda x: f(x, 3))).graph(2.0))
+    unknown = str(cg.function(cg.grad(f)).graph(2.0, 3))
+    assert "strong_multiply" not in known
+    assert "strong_multiply" in unknown
+    assert float(cg.grad(f)(0.0, 0)) == 0.0
+    assert cg.check_grads(lambda x: f(x, 3), (2.0,), against=("finite_differences",)).ok
+
+
+def test_a_row_that_is_masked_as_a_whole_has_a_finite_gradient() -> None:
+    """A fully masked row has softmax 0 / 0."""
+
+    def loss(x: Any, mask: Any) -> Any:
+        rows = cg.nn.softmax(cnp.where(mask, x, -np.inf), axis=-1)
+        return cnp.where(mask.any(axis=-1, keepdims=True), rows * x, 0.0).sum()
+
+    x, mask = np.arange(6.0).reshape(2, 3), np.array([[True, True, False], [False] * 3])
+    found = np.asarray(cg.grad(loss)(x, mask))
+    alone = np.asarray(cg.grad(loss)(x[:1], mask[:1]))
+    np.testing.assert_allclose(found, np.concatenate([alone, np.zeros((1, 3))]), rtol=1e-12)

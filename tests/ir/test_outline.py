@@ -18,8 +18,8 @@ from programs import PROGRAMS, Program
 import ctrlgrad as cg
 from ctrlgrad.ir import OPS, Graph, Node
 from ctrlgrad.ir.control import is_call, is_loop
-from ctrlgrad.ir.dot import format_page
 from ctrlgrad.ir.op import Use
+from ctrlgrad.ir.page import format_page
 from ctrlgrad.ir.svg import INFIX, PREFIX, Block, Line, columns, format_svg, outline
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -19,7 +19,6 @@ from ctrlgrad.passes import (
     distribute,
     fold,
     hoist_invariants,
-    join_updates,
     know_counts,
     merge_common,
     remove_dead_code,
@@ -57,14 +56,6 @@ def invariant_product(x: Any, w: Any) -> Any:
     return cg.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, np.tanh((w @ w) @ c[1])), (0, x))[1]
 
 
-def parts_of_a_product(x: Any, w: Any) -> Any:
-    def step(h: Any, _: Any) -> Any:
-        z = h @ w
-        return np.tanh(z[:, :2]) * z[:, 2:], None
-
-    return cnp.sum(cg.scan(step, x, length=3)[0])
-
-
 def parts_of_a_sum(x: Any, w: Any, b: Any) -> Any:
     def step(h: Any, _: Any) -> Any:
         z = h @ w + b
@@ -94,21 +85,6 @@ def recurrent_layer_with_a_bias(xs: Any, w: Any, b: Any) -> Any:
         return t + 1, np.tanh(cnp.concat([xs[t], h], axis=1) @ w + b)
 
     return cnp.sum(cg.while_loop(lambda c: c[0] < xs.shape[0], step, (0, np.zeros((2, 3))))[1])
-
-
-def output_layer(xs: Any, u: Any, v: Any, b: Any) -> Any:
-    """Results of `h @ v` are multiplied by the inputs and written to a row of an array, and to a TensorArray."""
-
-    def step(c: Any) -> Any:
-        t, h, rows, kept = c
-        h = np.tanh(xs[t] + h @ u)
-        y = h @ v
-        return t + 1, h, rows.at[t].set(y * xs[t] + b), kept.write(t, y)
-
-    kept = cg.TensorArray("float64", size=xs.shape[0], element_shape=(2, 3))
-    start = (0, np.zeros((2, 3)), cnp.zeros(xs.shape), kept)
-    _, h, rows, kept = cg.while_loop(lambda c: c[0] < xs.shape[0], step, start)
-    return cnp.sum(h) + cnp.sum(rows * rows) + cnp.sum(np.sin(kept.stack()))
 
 
 def checkpointed_layer(xs: Any, w: Any, u: Any) -> Any:
@@ -165,16 +141,11 @@ class Case:
         return [np.asarray(x) for x in tree.leaves(self.arguments)]
 
 
-def _columns(graph: Graph) -> Graph:
-    return split_products(sink_slices(graph))
-
-
 def _split_and_distributed(graph: Graph) -> Graph:
-    return distribute(hoist_invariants(_columns(graph)), chunk=3)
+    return distribute(hoist_invariants(split_products(sink_slices(graph))), chunk=3)
 
 
 WITH_BIAS = (normal(0, 7, 2, 4), normal(1, 7, 3), normal(2, 3))
-OUTPUTS = (normal(0, 7, 2, 3), normal(1, 3, 3), normal(2, 3, 3), normal(3, 3))
 LAYER = (normal(0, 7, 2, 4), normal(1, 4, 3), normal(2, 3, 3))
 LAYERS = (*LAYER, normal(3, 4, 3))
 CASES = {
@@ -184,13 +155,10 @@ CASES = {
     "fold": Case(constant_terms, (normal(3),), fold),
     "remove_dead_code": Case(dead_carry, (normal(3),), remove_dead_code),
     "hoist_invariants": Case(invariant_product, (normal(3, 3), normal(4, 3, 3)), hoist_invariants),
-    "join_updates": Case(parts_of_a_product, (normal(5, 3, 2), normal(6, 2, 4)), join_updates, gradient=True),
     "sink_slices": Case(parts_of_a_sum, (normal(5, 3, 2), normal(6, 2, 4), normal(9, 4)), sink_slices),
     "split_products": Case(product_over_a_concatenation, (normal(7, 4, 2, 4), normal(8, 7, 3)), split_products),
-    "split_columns": Case(product_over_a_concatenation, (normal(7, 4, 2, 4), normal(8, 7, 3)), _columns, gradient=True),
     "distribute": Case(recurrent_layer, LAYER, partial(distribute, chunk=3), gradient=True, first=1),
     "distribute_bias_and_rows": Case(recurrent_layer_with_a_bias, WITH_BIAS, _split_and_distributed, gradient=True),
-    "distribute_output_layer": Case(output_layer, OUTPUTS, partial(distribute, chunk=3)),
     "distribute_checkpoint": Case(checkpointed_layer, LAYER, partial(distribute, chunk=3), gradient=True, first=1),
     "distribute_inside": Case(layer_of_layers, LAYERS, partial(distribute, chunk=2), gradient=True, first=1),
     "count_outside": Case(checkpointed_layer, LAYER, count_outside),

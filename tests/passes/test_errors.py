@@ -28,9 +28,9 @@ def reads_too_far(xs: Any, w: Any, n: Any) -> Any:
 def writes_too_far(xs: Any, w: Any, n: Any) -> Any:
     def body(c: Any) -> Any:
         h = np.tanh(c[1] * 0.5 + 1.0)
-        return c[0] + 1, h, c[2].at[c[0]].set(h @ w)
+        return c[0] + 1, h, c[2].at[c[0]].set(h @ w + xs[c[0]] @ w)
 
-    rows = cnp.zeros((7, 2, 3))
+    rows = cnp.zeros((5, 2, 3))
     return cnp.sum(cg.while_loop(lambda c: c[0] < n, body, (0, np.zeros((2, 4)) + xs[0], rows))[2])
 
 
@@ -40,7 +40,7 @@ def writes_a_slot_twice(xs: Any, w: Any, n: Any) -> Any:
     def body(c: Any) -> Any:
         t, h, array = c
         h = np.tanh(h * 0.5 + cnp.sum(xs[t + 2]))
-        return t + 1, h, array.write(t % 4, h @ w)
+        return t + 1, h, array.write(t % 4, h @ w + xs[t] @ w)
 
     array = cg.TensorArray("float64", size=7, element_shape=(2, 3))
     return cnp.sum(cg.while_loop(lambda c: c[0] < n, body, (0, np.zeros((2, 4)), array))[2].stack())

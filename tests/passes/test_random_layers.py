@@ -21,7 +21,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import without_passes
 from ctrlgrad.execution import run_on
-from ctrlgrad.ir import count_ops, verify, walk
+from ctrlgrad.ir import verify, walk
 from ctrlgrad.passes import OPTIMISATIONS, distribute, optimise
 
 COUNT = int(os.environ.get("CTRLGRAD_RANDOM_LAYERS", "6"))
@@ -141,12 +141,10 @@ def test_chunks_of_any_length_give_the_same_bits(seed: int) -> None:
 
 
 def test_most_are_distributed() -> None:
-    """Of the gradients of twelve loops, most have products batched, and some have tails."""
-    products, tails = 0, 0
+    """Of the gradients of twelve loops, most have products batched."""
+    products = 0
     for seed in range(12):
         graph = optimise(cg.function(derivatives(Layer(seed))[1]).graph(*ARGUMENTS))
         chunks = [n.regions[1] for n in walk(graph) if "chunks_of" in n.attrs.given()]
         products += any(n.op.name == "matmul" for body in chunks for n in body.nodes)
-        tails += any(count_ops(body)["while"] > 1 for body in chunks)
     assert products >= 8
-    assert tails >= 2
