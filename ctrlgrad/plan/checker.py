@@ -39,7 +39,7 @@ from ctrlgrad.plan.places import Place
 #
 # It knows nothing of how places were chosen. Beside what steps mean (`tokens`: which value each name stands for now)
 # it keeps what memory holds (`Cell`s); a read compares the two. Trip counts, branches and what is computed are a
-# matter of the subclasses: `checker` tries schedules without data, `machine` computes.
+# matter of the subclasses: `checker` tries schedules without data, `instruments.plan_machine` of the tests computes.
 
 
 # Rows of a stack by their contents, the last first.
