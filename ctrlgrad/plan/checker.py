@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad.plan.checking.memory import Cell, Content, RunningStack, Token
-from ctrlgrad.plan.checking.steps import Steps
-from ctrlgrad.plan.checking.tiles import check_tiles
+from ctrlgrad.plan.checking.steps import Steps, check_tiles
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.model import (
     Array,
