@@ -118,11 +118,10 @@ def branches(reading: Reading, step: NodeStep, programs: Sequence[Program]) -> t
 
 
 def _chosen(reading: Reading, selector: Operand, count: int) -> View:
-    dtype = INT64 if isinstance(selector, Affine) else selector.dtype
     chosen = reading.launches.buffer((), INT64)
     number, last = "int64(a0)", f"int64({count - 1})"
     operation = f"o0 = np_select({number} < int64(0), int64(0), np_select({number} > {last}, {last}, {number}));"
-    text = KernelText((Parameter(dtype.name, "a0"),), (Parameter("int64", "o0"),), operation)
+    text = KernelText((Parameter(selector.dtype.name, "a0"),), (Parameter("int64", "o0"),), operation)
     reading.launches.kernel(text, (), [selector], [chosen])
     return chosen
 
@@ -160,7 +159,7 @@ def _joined_sides(
             return x
     found = [_operand(side, x) for side, x in zip(sides, values, strict=True)]
     shapes = {x.shape if isinstance(x, View) else () for x in found}
-    dtypes = {INT64 if isinstance(x, Affine) else x.dtype for x in found}
+    dtypes = {x.dtype for x in found}
     if len(shapes) != 1 or len(dtypes) != 1:
         raise CannotPrepare("what branches yield differs in shape")
     result = reading.launches.buffer(shapes.pop(), dtypes.pop())
@@ -489,9 +488,7 @@ class _Listed:
         if isinstance(value, Computed):
             value = self.reading.computed(value)
         if isinstance(value, View) and value.dtype == INT64:
-            counter = self.listing.new_counter()
-            self.listing.endless.add(counter)
-            return self.reading.stored(value, counter)
+            return self.reading.stored(value, self.listing.number())
         if not isinstance(value, Affine):
             raise CannotPrepare("a number of the host's that a loop inside carries does not begin by whole steps")
         return value

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -77,6 +77,7 @@ class Affine:
     constant: int
     terms: tuple[tuple[int, int], ...] = ()
     steps: tuple[tuple[int, int], ...] = ()
+    dtype: ClassVar[np.dtype] = INT64
 
     def plus(self, other: Affine, factor: int = 1) -> Affine:
         constant = self.constant + factor * other.constant

@@ -18,6 +18,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
     CannotPrepare,
     Carried,
+    Clipped,
     Converted,
     Fixed,
     Given,
@@ -259,7 +260,7 @@ class Reading(Values):
         """An integer that only the card has, 0 where it is below."""
         if number.steps and number == Affine(0, (), number.steps[:1]) and self.listing.is_clipped(number.steps[0]):
             return number
-        counter = self.listing.clipped(number, self.counter)
+        counter = self.listing.number(Clipped(number, self.counter))
         condition, given = self.unless_short("a0 > int64(0)", [number])
         text = whole(len(given), [f"np_select({condition}, a0, int64(0))"])
         self.launches.kernel(text, (), given, [self.launches.counter(counter)])
