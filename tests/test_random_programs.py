@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.plan_machine import RunEndedError
 from random_programs.campaign import Batch, run_batch
 from random_programs.checks import SECOND, Rotation, Share, examine, tells
 from random_programs.choices import Choices, shrunk
@@ -32,7 +33,6 @@ import ctrlgrad as cg
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule
 from ctrlgrad.ops.term import Term, emit
-from ctrlgrad.plan.checking.machine import RunEndedError
 from ctrlgrad.verify.check import Slope
 
 PROGRAMS = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS", "24"))

@@ -9,7 +9,7 @@
     exact_errors               errors in terms of the user's program, by a second run of the plain graph
     report                     `explain`: the work of a compiling engine, loop by loop
     threads, precision         number of threads, subnormal numbers, rounding on a GPU
-    ownership, sizes_of_a_run  checks before an operand is overwritten, and of a run's sizes
+    sizes_of_a_run             check of a run's sizes
     compiling                  observers of compilation
 """
 

@@ -2,8 +2,8 @@
 
 The modules, in reading order. A plan as data:
 
-    model                      the plan and its steps
-    values, sizes, expression  values, sizes and arithmetic that steps work with
+    model                      the plan, its steps, and the values that they work with
+    sizes, expression          sizes and arithmetic
     effects, liveness          what each step reads, updates and defines, and live ranges
     decisions, places          decisions about the execution, and where arrays lie
     printer                    plans as text
@@ -18,7 +18,7 @@ From a graph to a plan, by `planning`:
     columns, packing           operands laid out once before a loop
     tiling                     consecutive kernels, and loops over long vectors, tile by tile
     sharing                    kernels that threads may share
-    marks, stack_handles       stacks with unwritten rows, and versions of stacks as run-time objects
+    stack_handles              versions of stacks as run-time objects
     placement                  which arrays share memory, where pushes land, and copies at the ends of blocks
     chunks                     loops that run in chunks of a memory manager
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad.plan.checking.memory import Cell, Content, RunningStack, Token
-from ctrlgrad.plan.checking.steps import Steps
-from ctrlgrad.plan.checking.tiles import check_tiles
+from ctrlgrad.plan.checking.steps import Steps, check_tiles
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.model import (
     Array,
@@ -39,7 +38,7 @@ from ctrlgrad.plan.places import Place
 #
 # It knows nothing of how places were chosen. Beside what steps mean (`tokens`: which value each name stands for now)
 # it keeps what memory holds (`Cell`s); a read compares the two. Trip counts, branches and what is computed are a
-# matter of the subclasses: `checker` tries schedules without data, `machine` computes.
+# matter of the subclasses: `checker` tries schedules without data, `instruments.plan_machine` of the tests computes.
 
 
 # Rows of a stack by their contents, the last first.

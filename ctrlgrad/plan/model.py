@@ -6,8 +6,7 @@ memory, and so who overwrites whom, is said apart from the steps, by `Plan.place
 is dead before the other is written. So a step states which *value* it reads, the placement where that is to be found,
 and `ctrlgrad.plan.checker` proves that what lies there is what the step wants.
 
-Views (slices, transposes, broadcasts, reversals) are not computed: a step reads an array through a `View`. Values and
-views are in `values`, which is part of this module for those who import it.
+Views (slices, transposes, broadcasts, reversals) are not computed: a step reads an array through a `View`.
 
 Each field of a step declares its role. What a step reads and defines (`effects`), which methods of printers, checkers
 and engines it goes to (`Step.kind`), and for most steps its text follow from its declaration:
@@ -36,14 +35,105 @@ from ctrlgrad.plan.expression import Expression
 from ctrlgrad.plan.places import Buffer as Buffer
 from ctrlgrad.plan.places import Place as Place
 from ctrlgrad.plan.places import Release as Release
-from ctrlgrad.plan.sizes import ZERO, Size, Sizes
-from ctrlgrad.plan.values import Array as Array
-from ctrlgrad.plan.values import Numbers as Numbers
-from ctrlgrad.plan.values import Register as Register
-from ctrlgrad.plan.values import Stack as Stack
-from ctrlgrad.plan.values import Value as Value
-from ctrlgrad.plan.values import View as View
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, product, row_major
 from ctrlgrad.records import record
+
+# Values that steps read and define: registers, arrays, stacks, and views of arrays.
+
+
+@record
+class Register:
+    """A real number, or a bool. A complex number is two of them."""
+
+    name: str
+    dtype: np.dtype
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # a plan has one value of a name; all that is told of it would cost more to look at
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@record
+class Array:
+    """A dense array in C order."""
+
+    name: str
+    dtype: np.dtype
+    shape: Sizes
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # a plan has one value of a name; all that is told of it would cost more to look at
+
+    @property
+    def count(self) -> Size:
+        return product(self.shape)
+
+    @property
+    def view(self) -> View:
+        """All of it."""
+        return View(self, (), self.shape, row_major(self.shape))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@record
+class View:
+    """Elements of an array: those at the sum of `offset` and of position times stride along each axis, in elements.
+
+    A stride of 0 repeats, a negative one goes backwards.
+    """
+
+    array: Array
+    offset: tuple[Size, ...]
+    shape: Sizes
+    strides: Sizes
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    @property
+    def is_dense(self) -> bool:
+        """True if the elements are contiguous in C order."""
+        expected = row_major(self.shape)
+        return all(s == e or size == ONE for s, e, size in zip(self.strides, expected, self.shape, strict=True))
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the view is all of the array, in its order."""
+        return not self.offset and self.is_dense and product(self.shape) == self.array.count
+
+
+# Content of a stack: rows of one shape; or, of rows whose sizes differ, their elements end to end, or their sizes along
+# one axis.
+Holds = Literal["rows", "elements", "sizes"]
+
+
+@record
+class Stack:
+    """A version of a run-time list of rows of one dtype.
+
+    Of rows whose sizes differ there are several: one of elements, on which a row is pushed, and off which it is taken,
+    as a run of numbers, and one of sizes for each axis along which they differ.
+    """
+
+    name: str
+    dtype: np.dtype
+    holds: Holds = "rows"
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # a plan has one value of a name; all that is told of it would cost more to look at
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Value = Register | Array | Stack
+Numbers = tuple[Register, ...]
+
 
 Class = TypeVar("Class", bound=type)
 T = TypeVar("T")

@@ -37,6 +37,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     PreparedBody,
     Repeating,
     View,
+    items_in_order,
 )
 from ctrlgrad.engines.cuda.prepared.placement import Sharing
 from ctrlgrad.ir import Graph
@@ -127,7 +128,7 @@ def prepare(bodies: list[PreparedBody]) -> Iterator[PreparedBody]:
 def test_lists_with_branches_and_loops_inside_are_right(bodies: list[PreparedBody]) -> None:
     compared = [judge(body, 4, seed) for body in prepare(bodies) for seed in range(8)]
     assert len(bodies) >= 4 and sum(compared) > 2000
-    items = [item for body in bodies for item in placement.items_in_order(body.items)]
+    items = [item for body in bodies for item in items_in_order(body.items)]
     assert any(isinstance(x, Branching) for x in items) and any(isinstance(x, Repeating) for x in items)
 
 

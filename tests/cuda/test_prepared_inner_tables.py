@@ -16,7 +16,7 @@ from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, force, run_with
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.cuda.prepared import loops, runner
+from ctrlgrad.engines.cuda.prepared import body, runner
 from ctrlgrad.engines.cuda.prepared import ops as rows
 from ctrlgrad.engines.cuda.prepared import ops as stack_forms
 from ctrlgrad.engines.cuda.prepared import ops as tables
@@ -312,12 +312,12 @@ def begins_as_it_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def marks_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """An inner loop leaves the rows of an array."""
-    monkeypatch.setattr(loops, "marks_of", lambda table: stack_forms.WRITTEN)
+    monkeypatch.setattr(body, "marks_of", lambda table: stack_forms.WRITTEN)
 
 
 def rows_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """An inner loop leaves the marks of an array."""
-    leave = loops._Listed._leave
+    leave = body._Listed._leave
 
     def wrong(self: Any, inside: Any) -> None:
         tables_given = {n: x for n, x in enumerate(self.given) if isinstance(x, TableValue)}
@@ -328,12 +328,12 @@ def rows_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
                 inside.values[slot] = TableValue(before.rows, after.marks)
         leave(self, inside)
 
-    monkeypatch.setattr(loops._Listed, "_leave", wrong)
+    monkeypatch.setattr(body._Listed, "_leave", wrong)
 
 
 def goes_on_in_what_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop inside writes to the array that it begins with."""
-    monkeypatch.setattr(loops, "own_table", lambda reading, slot: stack_forms.as_table(reading, reading.values[slot]))
+    monkeypatch.setattr(body, "own_table", lambda reading, slot: stack_forms.as_table(reading, reading.values[slot]))
 
 
 def all_count_as_written(monkeypatch: pytest.MonkeyPatch) -> None:

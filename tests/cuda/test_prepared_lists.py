@@ -24,7 +24,7 @@ from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.entries import LaunchList
 from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import Buffer, Carried, CarriedArray, View, all_launches
-from ctrlgrad.engines.cuda.prepared.placement import alignment, placed, views_of
+from ctrlgrad.engines.cuda.prepared.placement import accesses, alignment, placed
 from ctrlgrad.engines.cuda.prepared.runner import Iterations
 from ctrlgrad.ir import Graph
 
@@ -142,7 +142,7 @@ def test_live_buffers_do_not_overlap(seed: int) -> None:
     found = placed(launches.items, launches.buffers, carries, lambda source: source)
     spans: dict[Any, list[int]] = {}
     for position, launch in enumerate(all_launches(launches.items)):
-        for view in views_of(launch):
+        for view in itertools.chain(*accesses(launch)):
             spans.setdefault(view.source, []).append(position)
     for k in range(len(carries)):
         spans.setdefault(Carried(k), []).append(-1)

@@ -21,7 +21,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.engine import explain_on
-from ctrlgrad.engines.cuda.prepared import graphs, loops, placement, runner
+from ctrlgrad.engines.cuda.prepared import body, graphs, placement, runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.entries import ListWriter
 from ctrlgrad.engines.cuda.prepared.model import Affine, Passes
@@ -329,9 +329,9 @@ def test_explain_says_what_is_inside_and_why_not() -> None:
 
 def counter_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The counter of a loop inside is not 0 when it begins."""
-    text = loops.whole
+    text = body.whole
     monkeypatch.setattr(
-        loops,
+        body,
         "whole",
         lambda n, outputs: text(n, [x.replace("int64(0)", "int64(1)", x == "int64(0)") for x in outputs]),
     )
@@ -351,13 +351,13 @@ def never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_time_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    trips = loops.trips_of
+    trips = body.trips_of
 
     def more(*given: Any) -> Affine | None:
         found = trips(*given)
         return None if found is None else found.plus(Affine(1))
 
-    monkeypatch.setattr(loops, "trips_of", more)
+    monkeypatch.setattr(body, "trips_of", more)
 
 
 def counts_from_the_run_on(monkeypatch: pytest.MonkeyPatch) -> None:

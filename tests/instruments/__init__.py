@@ -5,6 +5,7 @@
 | compare results | `comparing` |
 | have some points of a table in each run, and all of them when asked for | `tables` |
 | judge each plan before it runs (`ctrlgrad.plan.checking` is the judge) | `checked` |
+| compute a placed plan with NumPy in its places, and check every access | `plan_machine`, `plan_data` |
 | numbers of threads and widths of vectors that sizes are tried for | `machines` |
 | run a graph in machine code, and by nothing else | `natively` |
 | run a graph on devices by chance, messages late, nodes in any order; count frames and messages | `dataflow_runs` |

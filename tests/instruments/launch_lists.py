@@ -229,7 +229,7 @@ class _Replay:
             nbytes = int(np.prod(its.shape)) * its.dtype.itemsize
             first = np.zeros(nbytes, np.int64)
             self.placed[name] = first
-            after = Carried(name.position, True, name.is_marks)
+            after = Carried(name.position, True)
             self.placed[after] = np.zeros(nbytes, np.int64) if its.is_double else first
             at = np.arange(nbytes).reshape(-1, its.dtype.itemsize)
             self.write(first, at, f"the first {name}")
@@ -259,7 +259,7 @@ class _Replay:
         """The carry after an iteration is the one before the next; temporaries are gone."""
         side = (self.iteration + 1) % 2
         for name, its in carried_arrays(self.body.carries):
-            after = Carried(name.position, True, name.is_marks)
+            after = Carried(name.position, True)
             if its.is_double or after in self.named:
                 # Else no iteration changes it.
                 self.named[name] = self.named.pop(after, np.zeros(0, np.int64))

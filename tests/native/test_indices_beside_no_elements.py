@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from instruments.natively import run_natively
+from instruments.plan_machine import RunEndedError
 from plan.plans import executed, graph_of
 
 import ctrlgrad as cg
@@ -14,7 +15,6 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.errors import IndexOutOfRangeError
 from ctrlgrad.execution import run_on
-from ctrlgrad.plan.checking.machine import RunEndedError
 
 EMPTY = np.zeros((2, 0))
 INSIDE, OUTSIDE = np.array([0, -2, 1]), np.array([0, -2, 2])

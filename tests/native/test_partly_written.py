@@ -8,11 +8,11 @@ from plan.plans import placed, plan_of
 
 import ctrlgrad as cg
 from ctrlgrad.engines.native import engine
+from ctrlgrad.engines.native.stack_text import partly_written
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph, StackType, TensorType
 from ctrlgrad.ir.builder import Builder
 from ctrlgrad.plan.effects import walk
-from ctrlgrad.plan.marks import partly_written
 from ctrlgrad.plan.model import Push
 
 NUMBER = TensorType(np.dtype(np.float64), ())

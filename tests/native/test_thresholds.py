@@ -164,9 +164,6 @@ TABLE = {
         "0.3": JUDGE,
         "MOST_STEPS": JUDGE,
     },
-    "ctrlgrad/plan/checking/machine.py": {
-        "0.5": JUDGE,
-    },
     "ctrlgrad/plan/checking/steps.py": {
         "MOST_POINTS": JUDGE,
     },

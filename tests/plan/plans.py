@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, cast, get_args
 
 import numpy as np
+from instruments.plan_machine import RunEndedError, execute
 
 import ctrlgrad as cg
 from ctrlgrad import tree
@@ -14,7 +15,6 @@ from ctrlgrad.engines.native.engine import shapes_of
 from ctrlgrad.engines.reference import REFERENCE, Run
 from ctrlgrad.ir import Graph, Node
 from ctrlgrad.plan import planning
-from ctrlgrad.plan.checking.machine import RunEndedError, execute
 from ctrlgrad.plan.model import Assumption, Plan
 from ctrlgrad.plan.packing import Panels
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.plan_machine import execute
 from plan.plans import graph_of, reference_kernel, unplaced
 
 import ctrlgrad as cg
 from ctrlgrad.plan import PASSES
 from ctrlgrad.plan.accumulation import accumulate
-from ctrlgrad.plan.checking.machine import execute
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Kernel, Plan, Product
 from ctrlgrad.plan.placement import place

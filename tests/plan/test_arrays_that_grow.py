@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from instruments.natively import run_natively
+from instruments.plan_data import Data
+from instruments.plan_machine import _Machine, execute
 from plan.plans import graph_of, placed, reference_kernel
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.ir import Graph
-from ctrlgrad.plan.checking.data import Data
-from ctrlgrad.plan.checking.machine import _Machine, execute
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Array, Branch, Kernel, Loop, Plan, Step
 from ctrlgrad.transforms import grad

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from instruments.plan_machine import RunEndedError, drawn_parts, execute
 from instruments.tables import programs_at_orders
 from plan.plans import graph_of, placed, plan_of, reference_kernel
 from plan.small_programs import SMALL, x5
@@ -23,8 +24,7 @@ from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan import PASSES
-from ctrlgrad.plan.checking import machine, steps
-from ctrlgrad.plan.checking.machine import RunEndedError, execute
+from ctrlgrad.plan.checking import steps
 from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Assumption, Kernel
@@ -131,7 +131,7 @@ def test_parts_that_read_what_others_write_are_found(monkeypatch: pytest.MonkeyP
 def test_parts_are_all_points_in_any_order(length: int) -> None:
     seen = set()
     for seed in range(40):
-        parts = machine.drawn_parts(length, random.Random(seed))
+        parts = drawn_parts(length, random.Random(seed))
         assert sorted(i for part in parts for i in range(length)[part]) == list(range(length))
         seen.add(tuple(part.start for part in parts))
     assert len(seen) > 1 or length == 1

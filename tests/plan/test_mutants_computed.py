@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments import plan_machine as machine
+from instruments.plan_machine import RunEndedError, execute
 from plan.plans import graph_of, placed, reference_kernel
 from plan.small_programs import SMALL
 
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan import chunks, fusion, packing
-from ctrlgrad.plan.checking import machine
-from ctrlgrad.plan.checking.machine import RunEndedError, execute
 from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.lowering import ragged
 from ctrlgrad.plan.lowering.state import State

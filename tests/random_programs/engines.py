@@ -22,6 +22,7 @@ from unittest import mock
 import numpy as np
 from instruments.comparing import assert_same_bits
 from instruments.dataflow_runs import by_line, settings_at_random
+from instruments.plan_machine import RunEndedError
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow, memory
@@ -32,7 +33,6 @@ from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph, StackType, verify, walk
 from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.passes import WEIGH, heavy
-from ctrlgrad.plan.checking.machine import RunEndedError
 from random_programs.conditioning import explains, spread
 from random_programs.expected import ProgramMismatch, describe, expectation, rounding
 from random_programs.program import Program

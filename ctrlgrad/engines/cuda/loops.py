@@ -208,7 +208,8 @@ class Loop:
                 body, besides = found.graph, (DEVICE, DEVICE)
             self.ending = Ending(len(self.places), self.masked is not None)
         wanted = (*self.places, *besides)
-        self.body = Body(compile_region(body, (*inputs, *besides), kernels, wanted), tables_of(self.parts), self.ending)
+        self.tables = tables_of(self.parts)
+        self.body = Body(compile_region(body, (*inputs, *besides), kernels, wanted), self.tables, self.ending)
         self._given, self._kernels = given, kernels
         # How it counts, where how often it goes on is known beforehand.
         self.counting = Counting.each(self.parts, lambda value: None) if self.mode == "counted" else ()

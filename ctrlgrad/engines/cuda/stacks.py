@@ -25,7 +25,7 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.account import Saved
 from ctrlgrad.engines.cuda.library import ArrayLibrary
-from ctrlgrad.engines.ownership import POPPED_ALONE
+from ctrlgrad.engines.reference.table import POPPED_ALONE
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.runtime.stack import Block, BlockStack, InPlace, Resident
 

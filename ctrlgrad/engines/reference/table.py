@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.ownership import POPPED_ALONE
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.ir import Node, attributes
 
@@ -36,7 +35,18 @@ def template_shape(node: Node, dims: Sequence[Any]) -> tuple[int, ...]:
 
 
 # In-place updates. A value may be overwritten only where nothing else can see it: no other reference to the array
-# object (see `ctrlgrad.engines.ownership`), and no other array that shares its memory.
+# object, and no other array that shares its memory. The interpreter clears its own reference to an operand at its last
+# use, so the reference count tells. What Python counts for a value that one place alone holds depends on Python's
+# version, so it is measured.
+
+
+def _of_popped(operands: list[Any]) -> int:
+    value = operands.pop(0)
+    return sys.getrefcount(value)
+
+
+POPPED_ALONE = _of_popped([object()])
+"""`sys.getrefcount` of a local variable whose value was taken off a list that alone held it."""
 
 
 def own(operands: list[Any], run: Run) -> Any:

@@ -1,6 +1,5 @@
-"""Machines that run placed plans and check every access.
+"""Replay of placed plans, with every access checked.
 
-`steps` has the reads and writes of each step, in order, `tiles` the order of kernels that run tile by tile, and
-`memory` what lies where, by name and iteration: with these `ctrlgrad.plan.checker` replays a plan without data.
-`machine` computes a placed plan with NumPy, and `data` has its numbers and elements.
+`steps` has the reads and writes of each step, in order, and `memory` what lies where, by name and iteration: with
+these `ctrlgrad.plan.checker` replays a plan without data.
 """

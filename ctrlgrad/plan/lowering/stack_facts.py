@@ -14,8 +14,8 @@ from dataclasses import field
 import numpy as np
 
 from ctrlgrad.ir import Node, Value
+from ctrlgrad.plan.model import Holds, Stack
 from ctrlgrad.plan.sizes import Size, Sizes
-from ctrlgrad.plan.values import Holds, Stack
 from ctrlgrad.records import record
 
 Origin = Node | Value

@@ -20,7 +20,7 @@ A branch (`body`) is a list for each side; the card decides which list runs. Row
 counter of the side, which the host reads after the run. A run also ends where another iteration might have no
 memory for its rows.
 
-An inner loop (`loops`) is a list that repeats. Its trip count is known to the host beforehand, or is a number on
+An inner loop (`body`) is a list that repeats. Its trip count is known to the host beforehand, or is a number on
 the card (a trip count that was popped), or follows from a predicate that the card computes each time. Its counters
 are on the card. One counts from the loop's beginning, and host integers move by it; the other one counts from the
 run's beginning, and rows of stacks move by it. A carry of an inner loop has one buffer. A stack that begins and

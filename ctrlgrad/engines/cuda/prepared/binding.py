@@ -37,7 +37,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Carried,
     CarriedArray,
     CarriedRows,
-    CarriedTable,
     Fixed,
     Flag,
     Given,
@@ -151,26 +150,28 @@ def array_buffers(context: Context, its: CarriedArray, carry: list[Any], positio
 
 
 def table_buffers(
-    context: Context, its: CarriedTable, given: Input, carry: list[Any], position: int
-) -> tuple[list[Any], list[Any]]:
-    """Buffers of the rows and of the marks. If memory runs out, the previous table is still carried."""
+    context: Context, body: PreparedBody, position: int, given: Input, carry: list[Any]
+) -> dict[Carried, list[Any]]:
+    """Buffers of a table's rows and marks. If memory runs out, the previous table is still carried."""
     assert isinstance(given, TableInput)
     table = as_table(context, carry[position], given)
+    parts = [(n, body.carries[n]) for n in (position, body.marks[position])]
     marks = table.marks
     if marks is None:
         context.counts.calls += 1
-        marks = context.xp.ones(its.marks.shape, its.marks.dtype)
-    held, buffers = [table.rows, marks], list[list[Any]]()
+        marks = context.xp.ones(given.shape[:1], np.bool_)
+    held, found = [table.rows, marks], dict[Carried, list[Any]]()
     # These names are dropped, so that an array with no other reference becomes a buffer.
     del table, marks
     carry[position] = None
     try:
-        for number, part in enumerate((its.rows, its.marks)):
-            buffers.append(array_buffers(context, part, held, number))
+        for number, (part, its) in enumerate(parts):
+            assert isinstance(its, CarriedArray)
+            found[Carried(part)] = array_buffers(context, its, held, number)
     except MemoryError:
-        carry[position] = Table(*(array for array, _ in buffers), *held[len(buffers) :])
+        carry[position] = Table(*(array for array, _ in found.values()), *held[len(found) :])
         raise
-    return buffers[0], buffers[1]
+    return found
 
 
 # Numbers of a stack of the host's that a run has on the card at most, and where only the card knows how many it needs;
@@ -362,7 +363,7 @@ class Binding:
     def __init__(self, body: PreparedBody, inputs: Sequence[Input], context: Context) -> None:
         self.body, self.library, self.precision = body, context.library, context.precision
         # Of what is carried, what the body is told of it.
-        self._inputs = inputs[len(inputs) - len(body.carries) :]
+        self._inputs = inputs[len(inputs) + len(body.marks) - len(body.carries) :]
         # The two buffers of each array that is carried; twice the same where there is one.
         self.carried: dict[Carried, list[Any]] = {}
         # 1 if the next iteration reads the second buffers, else 0.
@@ -403,12 +404,13 @@ class Binding:
             self._memory = self.library.empty((self.body.placement.nbytes,), _BYTE)
             if Flag() in self.list.named:
                 self._flag = context.index_flag()
-            for position, its in enumerate(self.body.carries):
-                if isinstance(its, CarriedArray):
+            for position in self.positions:
+                its = self.body.carries[position]
+                assert isinstance(its, CarriedArray)
+                if position in self.body.marks:
+                    self.carried |= table_buffers(context, self.body, position, self._inputs[position], carry)
+                else:
                     self.carried[Carried(position)] = array_buffers(context, its, carry, position)
-                elif isinstance(its, CarriedTable):
-                    rows, marks = table_buffers(context, its, self._inputs[position], carry, position)
-                    self.carried |= {Carried(position): rows, Carried(position, is_marks=True): marks}
         except MemoryError:
             for position in self.positions:
                 if Carried(position) in self.carried:
@@ -421,8 +423,8 @@ class Binding:
 
     @property
     def positions(self) -> list[int]:
-        """Of what lies in buffers."""
-        return [n for n, its in enumerate(self.body.carries) if isinstance(its, CarriedArray | CarriedTable)]
+        """Of the loop's carries that lie in buffers."""
+        return [n for n, its in enumerate(self.body.carries[: len(self._inputs)]) if isinstance(its, CarriedArray)]
 
     def end(self) -> None:
         """Let go of all memory."""
@@ -436,9 +438,8 @@ class Binding:
     def carry(self, position: int) -> Any:
         """The array, or the table, that is carried at a position now."""
         array = self.carried[Carried(position)][self.odd]
-        if isinstance(self.body.carries[position], CarriedArray):
-            return array
-        return Table(array, self.carried[Carried(position, is_marks=True)][self.odd])
+        marks = self.body.marks.get(position)
+        return array if marks is None else Table(array, self.carried[Carried(marks)][self.odd])
 
     def has(self, position: int, value: Any) -> bool:
         """Return true if `value` is the current carry at a position."""

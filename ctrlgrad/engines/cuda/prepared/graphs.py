@@ -50,10 +50,10 @@ from ctrlgrad.engines.cuda.prepared.model import (
     View,
     Word,
     all_launches,
+    items_in_order,
     lists_in,
     loops_in,
 )
-from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.reduction_kernels import ONE, KernelSpec, of_numbers
 
 # Iterations of a turn: a carried array has two buffers, and an iteration writes the one that it does not read.
@@ -366,7 +366,7 @@ class Capture:
         if not self.body.is_known:
             sides.add(GOING_ON)
         specs: list[Spec] = [self.condition()]
-        specs += [going_on()] * any(loops_in(self.body.items))
+        specs += [going_on()] * bool(loops_in(self.body.items))
         specs += map(choice, sorted(sides - {()}))
         inside = [launch for item in self.body.items for its in lists_in(item) for launch in all_launches(its)]
         specs += [launch.spec for launch in inside if not isinstance(launch, ProductLaunch)]
@@ -442,4 +442,4 @@ class Capture:
 
 def _numbers(item: Branching) -> tuple[int, ...]:
     """Numbers of the sides of a branch that launch anything."""
-    return tuple(k for k, side in enumerate(item.sides) if any(all_launches(side)))
+    return tuple(k for k, side in enumerate(item.sides) if all_launches(side))

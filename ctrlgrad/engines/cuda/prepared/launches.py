@@ -280,13 +280,12 @@ class Launches:
         return self.number(Register("counter", number))
 
     def copied(self, x: Operand, target: View) -> None:
-        dtype = INT64 if isinstance(x, Affine) else x.dtype
-        self.kernel(copy_text(dtype, target.dtype), target.shape, [x], [target])
+        self.kernel(copy_text(x.dtype, target.dtype), target.shape, [x], [target])
 
     def copy(self, x: Operand, shape: Shape | None = None) -> View:
         """A buffer with the same elements."""
         found = shape if shape is not None else x.shape if isinstance(x, View) else ()
-        target = self.buffer(found, INT64 if isinstance(x, Affine) else x.dtype)
+        target = self.buffer(found, x.dtype)
         self.copied(x, target)
         return target
 
@@ -418,11 +417,12 @@ class Listing:
         self.stacks += 1
         return self.stacks
 
-    def popped(self, position: int, region: int) -> int:
-        """The counter in which a number is that a region pops off a stack of the host's."""
+    def number(self, its: Popped | Clipped | None = None) -> int:
+        """A new counter, in which the card has a number: what the host knows of it."""
         counter = self.new_counter()
         self.endless.add(counter)
-        self.regions.numbers[counter] = Popped(position, region)
+        if its is not None:
+            self.regions.numbers[counter] = its
         return counter
 
     def settle(self) -> None:
@@ -430,13 +430,6 @@ class Listing:
         for counter, its in list(self.regions.numbers.items()):
             if isinstance(its, Popped) and self.rows.get(its.position) != {its.region: -1}:
                 del self.regions.numbers[counter]
-
-    def clipped(self, number: Affine, region: int) -> int:
-        """The counter in which such a number is, or 0 where it is below."""
-        counter = self.new_counter()
-        self.endless.add(counter)
-        self.regions.numbers[counter] = Clipped(number, region)
-        return counter
 
     def is_clipped(self, step: tuple[int, int]) -> bool:
         """Return true if a step is a clipped number: its counter, once."""

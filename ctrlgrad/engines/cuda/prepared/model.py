@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -48,12 +48,10 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Carried:
-    """The array that an iteration is given as a carry, or leaves as one, by the carry's position; of a table its rows,
-    or its marks."""
+    """The array that an iteration is given as a carry, or leaves as one, by its position in `PreparedBody.carries`."""
 
     position: int
     is_next: bool = False
-    is_marks: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,7 @@ class Affine:
     constant: int
     terms: tuple[tuple[int, int], ...] = ()
     steps: tuple[tuple[int, int], ...] = ()
+    dtype: ClassVar[np.dtype] = INT64
 
     def plus(self, other: Affine, factor: int = 1) -> Affine:
         constant = self.constant + factor * other.constant
@@ -476,22 +475,22 @@ def lists_in(item: Item) -> tuple[tuple[Item, ...], ...]:
     return (item.items,) if isinstance(item, Repeating) else ()
 
 
-def all_launches(items: Sequence[Item]) -> Iterator[Launch]:
+def items_in_order(items: Sequence[Item]) -> Iterator[Item]:
+    """Every item, those of the lists inside it right after it."""
+    for item in items:
+        yield item
+        for inside in lists_in(item):
+            yield from items_in_order(inside)
+
+
+def all_launches(items: Sequence[Item]) -> list[Launch]:
     """All launches in order, with those of the lists inside."""
-    for item in items:
-        for inside in lists_in(item):
-            yield from all_launches(inside)
-        if not isinstance(item, Branching | Repeating | Become):
-            yield item
+    return [item for item in items_in_order(items) if isinstance(item, Launch)]
 
 
-def loops_in(items: Sequence[Item]) -> Iterator[Repeating]:
+def loops_in(items: Sequence[Item]) -> list[Repeating]:
     """All loops, with nested ones."""
-    for item in items:
-        if isinstance(item, Repeating):
-            yield item
-        for inside in lists_in(item):
-            yield from loops_in(inside)
+    return [item for item in items_in_order(items) if isinstance(item, Repeating)]
 
 
 # Carries.
@@ -504,14 +503,6 @@ class CarriedArray:
     dtype: np.dtype
     shape: Shape
     is_double: bool
-
-
-@dataclass(frozen=True)
-class CarriedTable:
-    """A table: the rows, and which of them were written."""
-
-    rows: CarriedArray
-    marks: CarriedArray
 
 
 @dataclass(frozen=True)
@@ -578,17 +569,12 @@ class Unchanged:
     """Anything that goes through an iteration as it is."""
 
 
-Carry = CarriedArray | CarriedTable | CarriedNumber | CarriedRows | Unchanged
+Carry = CarriedArray | CarriedNumber | CarriedRows | Unchanged
 
 
-def carried_arrays(carries: Sequence[Carry]) -> Iterator[tuple[Carried, CarriedArray]]:
+def carried_arrays(carries: Sequence[Carry]) -> list[tuple[Carried, CarriedArray]]:
     """Carried arrays that lie in buffers, each with its name in an iteration."""
-    for position, its in enumerate(carries):
-        if isinstance(its, CarriedArray):
-            yield Carried(position), its
-        elif isinstance(its, CarriedTable):
-            yield Carried(position), its.rows
-            yield Carried(position, is_marks=True), its.marks
+    return [(Carried(position), its) for position, its in enumerate(carries) if isinstance(its, CarriedArray)]
 
 
 @dataclass(frozen=True)
@@ -628,6 +614,7 @@ class PreparedBody:
     # The words that the card has, in buffer 0. The first is the counter of iterations.
     words: tuple[Word, ...]
     placement: Placement
+    # Those of the loop; of a table its rows. Behind them are the marks of tables.
     carries: tuple[Carry, ...]
     # The programs of its regions, whose constants are `Given`; the first is the body.
     programs: tuple[Program, ...]
@@ -637,11 +624,13 @@ class PreparedBody:
     ending: Ending | None = None
     # How often an iteration goes through regions, where the host knows.
     regions: Regions = field(default_factory=Regions)
+    # Position of each table's marks, by that of its rows.
+    marks: Mapping[int, int] = field(default_factory=dict)
 
     @property
-    def launches(self) -> tuple[Launch, ...]:
+    def launches(self) -> list[Launch]:
         """Launches of all lists."""
-        return tuple(all_launches(self.items))
+        return all_launches(self.items)
 
     @property
     def asks(self) -> bool:

@@ -33,6 +33,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Converted,
     Fixed,
     Operand,
+    Popped,
     Rows,
     Shape,
     Transfer,
@@ -179,7 +180,7 @@ def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
         row, after = _carried_row(reading, before, shape, element.dtype, False), replace(before, rows=before.rows - 1)
     reading.transfers.append(Transfer(step.node, None, reading.counter))
     if isinstance(stack, StackValue) and stack.is_on_host and element.dtype == INT64:
-        return after, reading.stored(row, reading.listing.popped(stack.position, reading.counter))
+        return after, reading.stored(row, reading.listing.number(Popped(stack.position, reading.counter)))
     return after, row
 
 
@@ -346,7 +347,7 @@ def length(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 
 def _require_dtype(value: Operand, table: TableValue) -> None:
-    if (INT64 if isinstance(value, Affine) else value.dtype) != table.rows.dtype:
+    if value.dtype != table.rows.dtype:
         raise CannotPrepare("a row is converted when it is written")
 
 
@@ -360,7 +361,7 @@ def _check(reading: Reading, mark: View, index: Affine | View, size: int, node: 
     words = [part(around.flag, (n,))[0] for n in range(len(noted))]
     first = 1 + len(told)
     lines = [f"o{n} = np_select(a0 & (a{first} == int64(0)), {x}, a{first + n});" for n, x in enumerate(noted)]
-    dtypes = ["bool", *(INT64.name if isinstance(x, Affine) else x.dtype.name for x in told), *["int64"] * len(words)]
+    dtypes = ["bool", *(x.dtype.name for x in told), *["int64"] * len(words)]
     inputs = tuple(Parameter(name, f"a{n}") for n, name in enumerate(dtypes))
     text = KernelText(inputs, tuple(Parameter("int64", f"o{n}") for n in range(len(words))), "\n".join(lines))
     reading.launches.kernel(text, (), [mark, *told, *words], words)

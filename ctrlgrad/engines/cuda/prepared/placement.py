@@ -12,7 +12,7 @@ again. (A plan's placement, of sizes that are registers, gives an array the buff
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,8 +23,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Branching,
     Buffer,
     Carried,
-    CarriedArray,
-    CarriedTable,
     Carry,
     Item,
     Placement,
@@ -33,6 +31,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Source,
     View,
     carried_arrays,
+    items_in_order,
     lists_in,
 )
 
@@ -42,14 +41,6 @@ ALIGNMENT, LEAST_ALIGNMENT = 256, 16
 # Shape and dtype of each buffer; names of one memory.
 Buffers = Sequence[tuple[Shape, np.dtype]]
 Names = frozenset[Source]
-
-
-def items_in_order(items: Sequence[Item]) -> Iterator[Item]:
-    """Launches, and branches and loops before those of their lists."""
-    for item in items:
-        yield item
-        for inside in lists_in(item):
-            yield from items_in_order(inside)
 
 
 def accesses(launch: Item) -> tuple[list[View], list[View]]:
@@ -66,12 +57,6 @@ def accesses(launch: Item) -> tuple[list[View], list[View]]:
             return [launch.before], [launch.after]
     read, written = ([x for x in part if isinstance(x, View)] for part in (launch.reads, launch.writes))
     return read, written
-
-
-def views_of(launch: Item) -> Iterator[View]:
-    """All of these views."""
-    for views in accesses(launch):
-        yield from views
 
 
 class _Conflict(Exception):
@@ -133,18 +118,10 @@ class Sharing:
     def left(self, carries: Sequence[Carry]) -> tuple[Carry, ...]:
         """The carries, where an array has two buffers if it is not updated in place."""
 
-        def array(its: CarriedArray, name: Carried) -> CarriedArray:
-            return replace(its, is_double=its.is_double and name not in self._all(replace(name, is_next=True)))
-
-        found: list[Carry] = []
-        for position, its in enumerate(carries):
-            if isinstance(its, CarriedArray):
-                its = array(its, Carried(position))
-            elif isinstance(its, CarriedTable):
-                its = CarriedTable(
-                    array(its.rows, Carried(position)), array(its.marks, Carried(position, is_marks=True))
-                )
-            found.append(its)
+        found = list(carries)
+        for name, its in carried_arrays(carries):
+            is_double = its.is_double and name not in self._all(replace(name, is_next=True))
+            found[name.position] = replace(its, is_double=is_double)
         return tuple(found)
 
     def _look(self, items: Sequence[Item]) -> Names:
@@ -242,7 +219,7 @@ def placed(
     whole = (-1, len(launches))
     spans: dict[Source, tuple[int, int]] = {Buffer(0): whole}
     for position, launch in enumerate(launches):
-        for source in {memory_of(view.source) for view in views_of(launch)}:
+        for source in {memory_of(view.source) for views in accesses(launch) for view in views}:
             first, _ = spans.setdefault(source, (position, position))
             spans[source] = first, position
     for source, (first, last) in spans.items():

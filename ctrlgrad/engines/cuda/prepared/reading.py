@@ -18,6 +18,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
     CannotPrepare,
     Carried,
+    Clipped,
     Converted,
     Fixed,
     Given,
@@ -259,7 +260,7 @@ class Reading(Values):
         """An integer that only the card has, 0 where it is below."""
         if number.steps and number == Affine(0, (), number.steps[:1]) and self.listing.is_clipped(number.steps[0]):
             return number
-        counter = self.listing.clipped(number, self.counter)
+        counter = self.listing.number(Clipped(number, self.counter))
         condition, given = self.unless_short("a0 > int64(0)", [number])
         text = whole(len(given), [f"np_select({condition}, a0, int64(0))"])
         self.launches.kernel(text, (), given, [self.launches.counter(counter)])
@@ -319,6 +320,7 @@ def sources_of(x: object) -> tuple[Source, ...]:
 
 def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates: Rates) -> Iterator[Any]:
     """Values of a body's inputs. The first `captures` inputs are captures; the remaining ones are carried."""
+    marks = marks_of_tables(inputs, captures)
     for slot, given in enumerate(inputs):
         position = slot - captures
         match given:
@@ -334,7 +336,7 @@ def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates:
             case NumberInput(dtype):
                 yield Unusable(f"a number of {dtype} changes on the host")
             case TableInput():
-                yield _table(slot, position, given)
+                yield _table(slot, position, given, marks)
             case StackInput(False):
                 yield Unusable("a stack is a list of rows")
             case NumbersInput() if position >= 0:
@@ -343,17 +345,19 @@ def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates:
                 yield StackValue(position) if position >= 0 else Unusable("a stack of another loop is read")
 
 
-def _table(slot: int, position: int, its: TableInput) -> TableValue:
-    sources: list[Source] = [
-        Given(slot, is_marks=is_marks) if position < 0 else Carried(position, is_marks=is_marks)
-        for is_marks in (False, True)
-    ]
-    marks = np.dtype(np.bool_), its.shape[:1]
-    views = [
-        View(source, dtype, shape, contiguous(shape, dtype))
-        for source, (dtype, shape) in zip(sources, ((its.dtype, its.shape), marks), strict=True)
-    ]
-    return TableValue(views[0], None if position < 0 and its.is_full else views[1])
+def marks_of_tables(inputs: Sequence[Input], captures: int) -> dict[int, int]:
+    """Positions of the marks of carried tables, behind all carries, by the positions of the tables."""
+    tables = [position for position, its in enumerate(inputs[captures:]) if isinstance(its, TableInput)]
+    return {position: len(inputs) - captures + number for number, position in enumerate(tables)}
+
+
+def _table(slot: int, position: int, its: TableInput, marks: Mapping[int, int]) -> TableValue:
+    sources: list[Source] = [Given(slot), Given(slot, is_marks=True)]
+    if position >= 0:
+        sources = [Carried(position), Carried(marks[position])]
+    kinds = (its.dtype, its.shape), (np.dtype(np.bool_), its.shape[:1])
+    rows, written = (View(x, d, s, contiguous(s, d)) for x, (d, s) in zip(sources, kinds, strict=True))
+    return TableValue(rows, None if position < 0 and its.is_full else written)
 
 
 def _constant(given: Given, x: np.ndarray) -> Any:

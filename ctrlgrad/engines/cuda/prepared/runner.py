@@ -31,10 +31,8 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
     Branching,
     CannotPrepare,
-    CarriedArray,
     CarriedNumber,
     CarriedRows,
-    CarriedTable,
     Ending,
     Given,
     Passes,
@@ -42,10 +40,10 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Register,
     TooManyPasses,
     fitting,
+    items_in_order,
     loops_in,
     wrapped,
 )
-from ctrlgrad.engines.cuda.prepared.placement import items_in_order
 from ctrlgrad.engines.cuda.prepared.reading import ArrayInput, Input, NumberInput, NumbersInput, StackInput
 from ctrlgrad.engines.cuda.program import Program, Values
 from ctrlgrad.engines.cuda.stacks import DeviceStack
@@ -172,7 +170,7 @@ def _said(form: Form | str) -> str:
     branches = sum(isinstance(item, Branching) for item in items_in_order(body.items))
     # A graph does not wait for them.
     waits = [f"{branches} {'branch' if branches == 1 else 'branches'}"] * bool(branches)
-    loops = list(loops_in(body.items))
+    loops = loops_in(body.items)
     asked_for = sum(not isinstance(loop.trips, Affine) for loop in loops)
     waits += [f"{asked_for} {'loop' if asked_for == 1 else 'loops'}"] * bool(asked_for)
     waits += ["how many rows there are"] * any(isinstance(x, CarriedRows) and not x.is_known for x in body.carries)
@@ -519,10 +517,10 @@ class Iterations:
     def _moved(self, form: PreparedBody, binding: Binding) -> int:
         """Update the carry after a run, and return the number of iterations that it had."""
         carry, ran = self.state.carry, self._counted[0]
+        for position in binding.positions:
+            carry[position] = binding.carry(position)
         for position, its in enumerate(form.carries):
-            if isinstance(its, CarriedArray | CarriedTable):
-                carry[position] = binding.carry(position)
-            elif isinstance(its, CarriedNumber):
+            if isinstance(its, CarriedNumber):
                 carry[position] = np.int64(wrapped(int(carry[position]) + ran * its.step))
             elif isinstance(its, CarriedRows):
                 self._stacks[position].moved(carry, its.moved(self._counted))

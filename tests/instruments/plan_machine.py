@@ -20,7 +20,6 @@ from ctrlgrad.ir import Node
 from ctrlgrad.ir.attributes import Triangle
 from ctrlgrad.ops.linalg import signed
 from ctrlgrad.plan import model
-from ctrlgrad.plan.checking.data import Data, Part
 from ctrlgrad.plan.checking.memory import Cell
 from ctrlgrad.plan.chunks import LoopPlan, chunked_loop, loop_plan
 from ctrlgrad.plan.columns import is_laid_out, matrix_of
@@ -31,6 +30,7 @@ from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.reductions import EXTREMES, neutral_of
 from ctrlgrad.plan.sharing import shared_axes
 from ctrlgrad.plan.sizes import ONE
+from instruments.plan_data import Data, Part
 
 # Reference implementation of the step `Factorise` in NumPy.
 
