@@ -351,6 +351,27 @@ class Cumulate(Step):
     reverse: Attribute[bool]
 
 
+Spectrum = Literal["fft", "inverse_fft", "rfft", "irfft"]
+
+
+def points_of(how: Spectrum, n: int) -> int:
+    """Complex numbers that a transform of size n goes through: half as many as an even number of real ones."""
+    return n // 2 if how in ("rfft", "irfft") and n % 2 == 0 else n
+
+
+@step
+class Transform(Step):
+    """Discrete Fourier transforms of `n` numbers, without a factor, along the second of three axes of a dense view.
+
+    "rfft" gives the first n // 2 + 1 elements of the spectrum of real numbers, and "irfft" takes them.
+    """
+
+    how: Attribute[Spectrum]
+    result: Defines[Array]
+    view: Reads[View]
+    n: Attribute[int]
+
+
 @step
 class Factorise(Step):
     """Factors of matrices along the last two axes, and what they are for; the axes before are equal batches.
@@ -591,7 +612,7 @@ class Share:
 
     With `has_results` the kernel reduces along these axes: each part has results of its own, which are combined in
     their order. A cumulative operation is cut along one of its axes; parts along its positions find their totals first,
-    and begin with the total of the parts before them.
+    and begin with the total of the parts before them. Transforms are cut along rows and columns.
     """
 
     axes: tuple[int, ...]
@@ -627,5 +648,5 @@ class Plan:
     ahead: dict[Step, Ahead] = field(default_factory=dict)
     # Kernels and loops that run tile by tile: by the loop, or by the first kernel.
     tiles: dict[Step, Tiles] = field(default_factory=dict)
-    # Kernels and cumulative operations that threads share.
-    shares: dict[Kernel | Cumulate, Share] = field(default_factory=dict)
+    # Kernels, cumulative operations and transforms that threads share.
+    shares: dict[Kernel | Cumulate | Transform, Share] = field(default_factory=dict)

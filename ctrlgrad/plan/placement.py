@@ -43,6 +43,7 @@ from ctrlgrad.plan.model import (
     Release,
     Stack,
     Step,
+    Transform,
     Value,
     View,
     Write,
@@ -269,7 +270,7 @@ class Slots:
         is what they are updates of."""
         producers: dict[Array, int] = {}
         for position, step in enumerate(block.steps):
-            if isinstance(step, Kernel | Product | Factorise | ReadRow):
+            if isinstance(step, Kernel | Product | Factorise | Transform | ReadRow):
                 producers.update((a, position) for a in results_of(step))
         makers = {array: block.steps[position] for array, position in producers.items()}
         # The arrays in the slot of each push.

@@ -271,7 +271,11 @@ class _Printer:
         given = f"{step.how}s along positions of {self.view(step.view)}{order}{total}{lanes}"
         yield f"{self.defined(step.result)} = {given}{self.filling(step.result)}"
 
-    def parts(self, step: Kernel | model.Cumulate) -> str:
+    def transform(self, step: model.Transform) -> Iterator[str]:
+        given = f"{step.how} of {step.n} numbers along positions of {self.view(step.view)}{self.parts(step)}"
+        yield f"{self.defined(step.result)} = {given}{self.filling(step.result)}"
+
+    def parts(self, step: Kernel | model.Cumulate | model.Transform) -> str:
         """Text of the parts of a step that threads share."""
         share = self.plan.shares.get(step)
         if share is None:

@@ -481,6 +481,17 @@ class _Machine(Data):
             found = cumulate(x, 1, step.total).astype(x.dtype)
         self.give(step.result, np.flip(found, 1) if step.reverse else found, writes[0])
 
+    def run_transform(self, step: model.Transform, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
+        x = self.gathered(step.view, reads[0])
+        with np.errstate(all="ignore"):
+            if step.how == "rfft":
+                found = np.fft.rfft(x, axis=1)
+            elif step.how == "irfft":
+                found = np.fft.irfft(x, step.n, axis=1, norm="forward")
+            else:
+                found = np.fft.fft(x, axis=1) if step.how == "fft" else np.fft.ifft(x, axis=1, norm="forward")
+        self.give(step.result, found.astype(step.result.dtype), writes[0])
+
     def run_product(self, step: model.Product, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
         a, b = self.gathered(step.a, reads[0]), self.gathered(step.b, reads[1])
         if step.packed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -108,6 +109,17 @@ def cumulative(n: int) -> Iterator[Case]:
     yield lambda np, x: np.cumsum(x, axis=0), [_normal(20_000, n)]
 
 
+def transforms(n: int) -> Iterator[Case]:
+    """Fourier transforms of about `n` numbers with no prime factor above 5, and `n` transforms in rows and columns."""
+    size = next(k for k in itertools.count(max(n, 1)) if 30**20 % k == 0)
+    yield lambda np, x: np.fft.fft(x).imag, [_normal(size)]
+    yield lambda np, x: np.fft.irfft(np.fft.rfft(x) * 2, 2 * size), [_normal(2, 2 * size)]
+    yield lambda np, x: np.fft.rfft(x, axis=0).imag, [_normal(size, 3)]
+    if n < 100:
+        yield lambda np, x: np.fft.ifft(x).imag, [_normal(n, 16)]
+        yield lambda np, x: np.fft.rfft(x, axis=1).imag, [_normal(2, 6, n)]
+
+
 def stacks(n: int) -> Iterator[Case]:
     """Gradients of loops that save rows: `n` rows, rows of `n` elements, and rows of `n` arrays."""
     if n < 5000:
@@ -146,7 +158,7 @@ def buffers(n: int) -> Iterator[Case]:
 
 
 PROGRAMS = {made.__name__: made for made in (products, factors, nests, vectors, chains, columns, sorts, stacks)}
-PROGRAMS |= {made.__name__: made for made in (calls, buffers, cumulative)}
+PROGRAMS |= {made.__name__: made for made in (calls, buffers, cumulative, transforms)}
 
 
 def _fori(np_: Any, count: int, fn: Callable[..., Any], carry: Any) -> Any:

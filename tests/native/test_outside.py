@@ -129,7 +129,7 @@ def test_a_result_in_the_memory_of_its_operand_is_copied(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         Outside, "fetch", lambda self, n: (owns.append(self.pending[0].flags.owndata), fetch(self, n))[1]
     )
-    x = np.arange(1.0, 7.0) * (1.0 + 2.0j)
+    x = np.arange(1.0, 8.0) * (1.0 + 2.0j)
     np.testing.assert_array_equal(cg.function(lambda x: cnp.fft.fft(x + 1.0), engine="native")(x), (x + 1.0)[::-1])
     assert owns == [True]
 
@@ -141,7 +141,7 @@ def test_a_kernel_that_keeps_nothing_reads_its_operand_in_place(monkeypatch: pyt
         return lambda x: (owns.append(x.flags.owndata), np.fft.fft(x))[1]
 
     monkeypatch.setitem(IN_BLOCKS.pure, "fft", noted)
-    x = np.arange(6.0)
+    x = np.arange(7.0)
     found = cg.function(lambda x: cnp.fft.fft(x * (1.0 + 0.0j)), engine="native")(x)
     np.testing.assert_allclose(found, np.fft.fft(x), atol=1e-12)
     assert owns == [False]

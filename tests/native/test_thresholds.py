@@ -128,6 +128,11 @@ TABLE = {
     "ctrlgrad/engines/native/products/times.py": {
         "HELD_BYTES": "products",
     },
+    "ctrlgrad/engines/native/products/transforms.py": {
+        "2": "transforms",
+        "4": NUMBERS,
+        "FEWEST_LANES": "lanes of a vector: each width runs",
+    },
     "ctrlgrad/engines/native/products/triangular.py": {
         "BLOCK": "factors",
     },
@@ -135,6 +140,7 @@ TABLE = {
         "TOGETHER": "nests",
     },
     "ctrlgrad/engines/native/shared_nests.py": {
+        "LANES": "transforms",
         "MOST_RESULTS RESULT_BYTES": "nests",
     },
     "ctrlgrad/engines/native/short_rows.py": {
@@ -202,6 +208,11 @@ TABLE = {
         "100000000.0": NUMBERS,
         "2": NUMBERS,
         "_SWEEPS": NUMBERS,
+    },
+    "ctrlgrad/plan/lowering/fourier.py": {
+        "MOST_ACROSS": "transforms",
+        "MOST_ALONE": "transforms",
+        "MOST_POINTS": "transforms",
     },
     "ctrlgrad/plan/lowering/linalg.py": {
         "2": "a number of axes",

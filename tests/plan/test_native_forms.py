@@ -21,9 +21,6 @@ OUTSIDE = {
     "adjugate_along": "singular value decomposition",
     "general_eigenvalues": "LAPACK",
     "general_eigenvectors": "LAPACK",
-    "fft": "NumPy's transform, of any length",
-    "rfft": "NumPy's transform, of any length",
-    "irfft": "NumPy's transform, of any length",
     "stack_sum": "both stacks as a whole, by blocks, with the marks of rows that were never written",
     "stack_split": "rows that differ in shape, made from an array",
 }

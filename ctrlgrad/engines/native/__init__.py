@@ -21,6 +21,7 @@ A plan as text:
     shared_nests              nests cut into parts for the pool's threads
     product_calls             matrix products, as calls of the routines in `products`
     factor_calls              linear systems and factorisations, likewise
+    transform_calls           discrete Fourier transforms, likewise
     stack_text                steps on stacks
     outside_text              calls to the reference kernels
     outlining, sections       long plans and long kernels as several functions

@@ -238,8 +238,8 @@ class PlanWriter(TurnsText):
         found = found if check.status == "index" else "0"
         self.stop_if(bad, _STATUS[check.status], check.site, found, self.size(check.bound))
 
-    # Imports inside the methods: a plan without products, factors, columns or cumulative
-    # operations does not load their writers.
+    # Imports inside the methods: a plan without products, factors, transforms, columns or cumulative operations does
+    # not load their writers.
 
     def product(self, step: model.Product) -> None:
         from ctrlgrad.engines.native.product_calls import ProductWriter
@@ -260,6 +260,11 @@ class PlanWriter(TurnsText):
         from ctrlgrad.engines.native.cumulative import write_cumulate
 
         write_cumulate(self, step)
+
+    def transform(self, step: model.Transform) -> None:
+        from ctrlgrad.engines.native.transform_calls import write_transform
+
+        write_transform(self, step)
 
     def factorise(self, step: model.Factorise) -> None:
         from ctrlgrad.engines.native.factor_calls import FactorsWriter

@@ -325,7 +325,10 @@ class PlanText:
     def scratch(self, name: str, sizes: Sequence[str]) -> str:
         """Memory for a routine: as many bytes as the routine of this name says."""
         self.w.declare(f"i64 @{name}({', '.join('i64' for _ in sizes)})")
-        nbytes = self.w.op(f"call i64 @{name}({', '.join(f'i64 {size}' for size in sizes)})")
+        return self.scratch_of(self.w.op(f"call i64 @{name}({', '.join(f'i64 {size}' for size in sizes)})"))
+
+    def scratch_of(self, nbytes: str) -> str:
+        """Memory of so many bytes for a routine."""
         if not self.near:
             return self.ask_by("scratch", nbytes)
         short = self.w.op(f"icmp ult i64 {self.load_word(frame.SCRATCH_BYTES)}, {nbytes}")

@@ -78,6 +78,8 @@ class _Account:
             report.products.append(f"product {self.shape(step.a.shape)} @ {self.shape(step.b.shape)}{how}")
         elif isinstance(step, Factorise) and step.how != "lu_solved":
             report.products.append(f"{step.node.op.name} of {self.shape(step.a.shape)}")
+        elif isinstance(step, model.Transform):
+            report.products.append(f"{step.how} of {step.n} numbers in {self.shape(step.view.shape)}")
         elif isinstance(step, Outside):
             report.ops.setdefault(self.why_outside(step), []).append(step.node.op.name)
         elif isinstance(step, model.Push):
@@ -88,6 +90,8 @@ class _Account:
             why = "they call Python"
         elif any(isinstance(x, Stack) and self.program.plan.rows[x] is None for x in (*step.operands, *step.results)):
             why = "their rows may differ in shape"
+        elif step.node.op.name in ("fft", "rfft", "irfft"):
+            why = "machine code transforms sizes without a prime factor above 5, up to a limit"
         else:
             why = "they have no form in machine code"
         return f"outside, by the reference engine's kernels, as {why}"

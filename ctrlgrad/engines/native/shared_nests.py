@@ -21,7 +21,21 @@ from ctrlgrad.engines.native.outlining import in_pieces
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.effects import blocks_of, walk
-from ctrlgrad.plan.model import Array, Block, Check, Cumulate, Kernel, Loop, Plan, Register, Share, Step, Tiles, Write
+from ctrlgrad.plan.model import (
+    Array,
+    Block,
+    Check,
+    Cumulate,
+    Kernel,
+    Loop,
+    Plan,
+    Register,
+    Share,
+    Step,
+    Tiles,
+    Transform,
+    Write,
+)
 from ctrlgrad.plan.reductions import EXTREMES
 from ctrlgrad.plan.sharing import shared_axes
 from ctrlgrad.plan.sizes import ZERO, Size, product
@@ -32,6 +46,8 @@ CALL, BYTE = 20, 1
 # Parts of the innermost axis begin at multiples of this many elements: then only the last one has a tail. The first
 # number is for nests of one axis, the second one for several.
 ALIGNMENT, NARROW = 256, 64
+# Transforms of a part are a multiple of this many: of the lanes of each vector.
+LANES = 16
 # The most results of parts that are combined, and the bytes of them, which lie on the stack.
 MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
 
@@ -42,7 +58,7 @@ def shared(plan: Plan) -> Plan:
     Kernels of a block that run tile by tile stay whole. A loop with a kernel that threads share is not tiled, nor one
     that becomes several functions.
     """
-    shares: dict[Kernel | Cumulate, Share] = {}
+    shares: dict[Kernel | Cumulate | Transform, Share] = {}
     tiles: dict[Step, Tiles] = {}
     for block in _blocks(plan.body):
         groups = list(groups_of(block, plan))
@@ -50,6 +66,8 @@ def shared(plan: Plan) -> Plan:
         tiled = {kernel for group in groups for kernel in group.kernels}
         for step in block.steps:
             if isinstance(step, Cumulate) and (cut := share_of_cumulate(step)):
+                shares[step] = cut
+            if isinstance(step, Transform) and (cut := share_of_transform(step)):
                 shares[step] = cut
             if isinstance(step, Kernel) and step not in tiled and (parts := threads.parts_of(work_of(step))) > 1:
                 share = share_of(step, parts)
@@ -120,6 +138,25 @@ def share_of_cumulate(step: Cumulate) -> Share | None:
             found.append(Share((axis,), of_a_part, math.ceil(size / of_a_part), axis == 1))
     best = max(found, key=lambda share: share.parts)
     return best if best.parts > 1 else None
+
+
+def work_of_transform(step: Transform) -> int:
+    """Units of work of transforms: each pass reads and writes their numbers."""
+    rows, _, columns = step.view.shape
+    count = rows * columns
+    return count.factor * step.n * step.n.bit_length() * 2 * step.result.dtype.itemsize if count.is_known else 0
+
+
+def share_of_transform(step: Transform) -> Share | None:
+    """Parts of whole vectors of transforms, where there are enough of these."""
+    parts, rows, columns = threads.parts_of(work_of_transform(step)), step.view.shape[0], step.view.shape[2]
+    if parts == 1:
+        return None
+    count = rows.factor * columns.factor
+    unit = math.ceil(count / parts)
+    unit = math.ceil(unit / LANES) * LANES if unit > LANES else unit
+    cut = Share((0, 2), unit, math.ceil(count / unit))
+    return cut if cut.parts > 1 else None
 
 
 def _has_parts(write: Write) -> bool:

@@ -549,6 +549,20 @@ class Steps(State):
             self.check_parts(share, shape[share.axes[0]].factor)
         self.plain(step)
 
+    def on_transform(self, step: model.Transform) -> None:
+        shape, half = step.view.shape, Size(step.n // 2 + 1)
+        expected = half if step.how == "irfft" else Size(step.n)
+        count = half if step.how == "rfft" else Size(step.n)
+        if len(shape) != 3 or not step.view.is_dense or shape[1] != expected:
+            self.fail(f"{step.view} has no {expected} positions between the rows and columns of a dense view")
+        if step.result.count != shape[0] * count * shape[2]:
+            self.fail(f"{step.result} has not {count} elements for each of its rows and columns")
+        if (share := self.plan.shares.get(step)) is not None:
+            if share.axes != (0, 2) or share.has_results:
+                self.fail(f"parts along {share.axes}, not along rows and columns, or results of their own")
+            self.check_parts(share, (shape[0] * shape[2]).factor)
+        self.plain(step)
+
     def on_kernel(self, step: model.Kernel) -> None:
         if (tiles := self.plan.tiles.get(step)) is not None:
             check_tiles(tiles, self.plan.places, self.fail)

@@ -7,6 +7,7 @@ The modules, in reading order:
     arithmetic, broadcasting  elementwise ops, reductions and products; arrays whose sizes are not known to be equal
     moving, indexing          ops that move elements; reads and updates at indices
     linalg, sorting           factorisations and linear systems; sorts, selections and cumulative operations
+    fourier                   discrete Fourier transforms
     stacks, stack_facts       stacks, and facts that the lowering must know of them
     ragged                    stacks of rows whose sizes differ
     outside                   ops that the reference kernels compute

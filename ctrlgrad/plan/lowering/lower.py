@@ -9,7 +9,7 @@ from ctrlgrad import ir
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.elementwise import NoExpression
-from ctrlgrad.plan.lowering import arithmetic, indexing, linalg, moving, sorting, stacks
+from ctrlgrad.plan.lowering import arithmetic, fourier, indexing, linalg, moving, sorting, stacks
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.stack_facts import Learned, Origins, RaggedStack, StackFacts, parts_of_stack
 from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, State
@@ -340,6 +340,9 @@ RULES: dict[str, Rule] = {
     "common_size": arithmetic.common_size,
     "argmax": sorting.extreme_index,
     "argmin": sorting.extreme_index,
+    "fft": fourier.transform,
+    "rfft": fourier.transform,
+    "irfft": fourier.transform,
     "matmul": linalg.matmul,
     "solve": linalg.solve,
     "triangular_solve": linalg.triangular_solve,

@@ -14,4 +14,5 @@ The modules, in reading order:
     triangular, substitution  triangular systems of any size, and their diagonal blocks
     lu, solves, cholesky      linear systems by LU with pivoting, large and small, and Cholesky factors
     reflectors, spectra       QR by reflectors, and eigenvalues and singular values of small matrices
+    transforms                discrete Fourier transforms
 """

@@ -28,6 +28,7 @@ from ctrlgrad.engines.native.products import (
     solves,
     spectra,
     times,
+    transforms,
     triangular,
     vector,
 )
@@ -43,6 +44,7 @@ _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernel
 # Routines on triangles, and LU: of any size, of which parts are products, and of few rows, without any.
 _ANY, _FEW = "triangles of {}", "small triangles of {}"
 _ORTHONORMAL = "orthonormal factors of {}"
+_TRANSFORMS = "transforms of {} by {}"
 _INTRINSICS = (
     "declare ptr @llvm.launder.invariant.group.p0(ptr)",
     "declare ptr @calloc(i64, i64)",
@@ -79,6 +81,11 @@ def parts(machine: Target) -> list[Part]:
         for field in fields.fields(kind)
         for name in (_ANY, _FEW)
     ]
+    systems += [
+        Part(_TRANSFORMS.format(kind.name, lanes), (transforms.routine_name(kind, lanes),), (kind,))
+        for kind in kinds
+        for lanes in transforms.lanes_of(kind)
+    ]
     integers = Part("plain", simple, kinds)
     return [Part("pool", pool.SYMBOLS, kinds), *vectors, *alone, *products, *systems, *triangles, integers]
 
@@ -92,7 +99,9 @@ def source(machine: Target, part: Part) -> str:
     """The text of a part for a processor."""
     lines = [*_INTRINSICS, *(line for kind in part.kinds for line in kind.declarations)]
     if part.name == "pool":
-        lines.append(pool.pool(machine, max(map(blocks.most_scratch, part.kinds))))
+        lines.append(
+            pool.pool(machine, max(f(k) for k in part.kinds for f in (blocks.most_scratch, transforms.most_scratch)))
+        )
     elif part.name == "plain":
         lines += lu.plain()
     elif part.name == "vectors":
@@ -110,6 +119,9 @@ def source(machine: Target, part: Part) -> str:
     elif part.name.startswith(_ORTHONORMAL.format("")):
         (kind,) = part.kinds
         lines += next(reflectors.orthonormal(f) for f in fields.fields(kind) if part.name.endswith(f" {f.name}"))
+    elif part.name.startswith(_TRANSFORMS.partition("{")[0]):
+        (kind,) = part.kinds
+        lines += next(transforms.transforms(kind, n) for n in transforms.lanes_of(kind) if part.name.endswith(f" {n}"))
     elif part.name in ("eigh", "svd"):
         (kind,) = part.kinds
         lines += spectra.spectrum(kind, real.reals(machine)[1], part.name)
@@ -166,6 +178,8 @@ class Routines(Mapping[str, int]):
         self._lock = forks.lock()
 
     def __getitem__(self, name: str) -> int:
+        if name.startswith(transforms.TABLE):
+            return int(transforms.table(name).ctypes.data)
         if name not in self._found:
             part = self._part_of[name]
             uses = {symbol: self[symbol] for symbol in _uses(part)}
@@ -183,7 +197,8 @@ class Routines(Mapping[str, int]):
 
     def prepare(self, names: Iterable[str]) -> None:
         """Have the parts of routines compiled meanwhile that will be asked for."""
-        for part in dict.fromkeys(self._part_of[name] for name in names if name not in self._found):
+        missing = [name for name in names if name in self._part_of and name not in self._found]
+        for part in dict.fromkeys(self._part_of[name] for name in missing):
             objects.prepare(*self._source(part))
 
     def _fill_tables(self, kinds: Iterable[Real]) -> None:
