@@ -190,10 +190,10 @@ class Checkpoints:
         if self._account.limit is None:
             kept = 1 if states.limit is not None else min(length, states.distance)
             return plan_recovery(length, largest, states.largest, None, places or 0, kept)
-        free = self._account.limit - self._fixed_bytes() - 2 * states.largest
+        free = self._account.limit - self.fixed_bytes() - 2 * states.largest
         return plan_recovery(length, largest, states.largest, free, places)
 
-    def _fixed_bytes(self) -> int:
+    def fixed_bytes(self) -> int:
         """Bytes of the device that will not leave it: blocks in use, all that is no block, and what that may take."""
         other = self._account.used - self._account.kinds[BLOCKS] + self._account.below_peaks(BLOCKS, STATES, RUNNING)
         pinned = sum(

@@ -198,16 +198,15 @@ class Manager:
         record = loop_record(next(self._loops), label, swap, checkpoint, recompute, tiers=tiers, is_limited=is_limited)
         return LoopMemory(self, record)
 
-    def keep_to_copies(self, label: str) -> bool:
-        """Choose copies for loops with this label from now on; whether the planner had chosen otherwise.
-
-        For a caller that can begin anew what a choice by measured times has left without room.
-        """
+    def keep_to_least(self, label: str) -> bool:
+        """Choose the least memory for loops with this label from now on: short chunks, and copies. Answers whether more
+        had been chosen, for a caller that can begin anew then."""
         with self.lock:
-            was_chosen = self.planner.keep_to_copies(label)
-            if was_chosen:
-                self.recorder.fall_back(f"{label}: there was no room to compute chunks again; begun anew, with copies")
-            return was_chosen
+            took_more = self.planner.keep_to_least(label)
+            if took_more:
+                what = "long chunks, or to compute chunks again"
+                self.recorder.fall_back(f"{label}: there was no room for {what}; begun anew, with copies of short ones")
+            return took_more
 
     def abandon(self, loop: LoopRecord) -> None:
         """Drop the blocks and states of a loop whose run has failed. Calling it again does nothing."""
@@ -399,6 +398,23 @@ class LoopMemory:
             return 0
         distance = loop.states.distance
         return distance - 1 - (len(loop.chunks) - 1) % distance
+
+    def longer(self, nbytes: int, most: int, state_bytes: Callable[[], int]) -> int:
+        """Bytes that a chunk may push from now on: `nbytes`, or up to `most` if two such chunks fit now, beside two
+        states; 0 while nothing may ever have to leave.
+
+        For a caller that can begin anew: what else will need room is unknown.
+        """
+        manager, loop = self._manager, self._record
+        account = manager.accounts[0]
+        if account.limit is None or nbytes >= most:
+            return nbytes
+        with manager.lock:
+            if account.used + nbytes <= account.limit // 2:
+                return 0
+            states = 0 if loop.recompute is None else 2 * state_bytes()
+            longer = min(most, (account.limit - manager.checkpoints.fixed_bytes() - states) // 2)
+            return longer if longer > nbytes and manager.planner.takes_more(loop.label) else nbytes
 
     def finish(self) -> None:
         """The loop has run its last chunk."""

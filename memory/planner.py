@@ -124,9 +124,11 @@ class Planner:
         # Seconds per byte of copies between levels.
         self.links: dict[tuple[int, int], Rate] = {}
         self.loops: dict[str, LoopTimes] = {}
-        # Labels of loops: whose chunks are copied whatever the times are; and of which some were to be computed again.
+        # Labels of loops: whose chunks are copied whatever the times are; that keep to the least memory; and of which
+        # more was taken: chunks were long, or some were to be computed again.
         self._copied: set[str] = set()
-        self._computed: set[str] = set()
+        self._least: set[str] = set()
+        self._took_more: set[str] = set()
         self._debts: dict[int, float] = {}
         self._decided: dict[tuple[int, int], Policy] = {}
         # Backward passes whose times have not been observed yet, the last 64 at most.
@@ -135,15 +137,23 @@ class Planner:
 
     # Choices.
 
-    def keep_to_copies(self, label: str) -> bool:
-        """Never choose again to compute chunks of such loops again; whether that was chosen since the last such call.
+    def keep_to_least(self, label: str) -> bool:
+        """Choose short chunks and copies for such loops from now on; answers whether more was chosen since the last
+        such call.
 
-        Whether the bytes for it are there is only seen when it is done: it takes more than copies do.
+        Whether the bytes for more are there is only seen when they are taken.
         """
         self.copy_only(label)
-        was_chosen = label in self._computed
-        self._computed.discard(label)
-        return was_chosen
+        self._least.add(label)
+        took_more = label in self._took_more
+        self._took_more.discard(label)
+        return took_more
+
+    def takes_more(self, label: str) -> bool:
+        """Note that long chunks are chosen for such loops; false if they keep to the least."""
+        if label not in self._least:
+            self._took_more.add(label)
+        return label not in self._least
 
     def copy_only(self, label: str) -> None:
         """Never choose from now on to compute chunks of such loops again."""
@@ -179,7 +189,7 @@ class Planner:
             self._decided[group] = "copy" if copies else "recompute"
         chunk.policy = self._decided[group]
         if chunk.policy == "recompute":
-            self._computed.add(loop.label)
+            self._took_more.add(loop.label)
         if self.copies_take_cores:
             more, less = "computing it again", "copying it"
             chunk.reason = f"{more if chunk.policy == 'copy' else less} would take more of the processor"
@@ -189,7 +199,7 @@ class Planner:
     def computed_again(self, loop: LoopRecord) -> None:
         """Chunks of a loop will be computed again; noted where that was the planner's choice."""
         if loop.is_mixed:
-            self._computed.add(loop.label)
+            self._took_more.add(loop.label)
 
     def _best_share(self, times: ChunkTimes) -> float:
         if not self.copies_take_cores:

@@ -3,8 +3,8 @@
 An engine knows its loop (`LoopRun`): what is carried into a chunk, where its stacks get their blocks, how much they
 hold. The driver begins a chunk, has the loop take blocks from it and run, and seals it. A chunk has few iterations at
 first, since most loops are short; then each has at most twice as many as the one before, and no more than push
-`chunk_bytes`. The manager counts the blocks, may ask for the state that the chunk starts from, and may copy the blocks
-away, or drop them and have the chunk run again by the engine's `Replay`.
+`chunk_bytes`, or under a small budget what has room. The manager counts the blocks, may ask for the state that the
+chunk starts from, and may copy the blocks away, or drop them and have the chunk run again by the engine's `Replay`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import field
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -28,6 +29,9 @@ from ctrlgrad.runtime.stack import Blocks, Storage
 
 # The share of a budget that one chunk may push.
 SHARE = 4
+# Bytes up to which a chunk may push more than its share, where there is room: so short a chunk takes little time beside
+# the fixed cost of its calls, and is copied in the caller's thread, with no other chunk under way.
+WORTH_BYTES = 1 << 18
 # Iterations of the one chunk of a loop that is one: as many as it takes.
 UNBOUNDED = 1 << 62
 
@@ -150,6 +154,11 @@ class Measured:
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
         raise AssertionError("a loop that pushes nothing needs no block")
 
+    def longer(self, nbytes: int, state_bytes: Callable[[], int]) -> int:
+        """Bytes that a chunk may push from now on: so many, or more where there is room; 0 while the device is half
+        empty."""
+        return nbytes
+
     def running(self) -> AbstractContextManager[None]:
         """Around the computation itself, to measure it."""
         return _NOTHING if self.is_part else self.manager.running(self.label, self.phase)
@@ -208,6 +217,9 @@ class ManagedLoop(Measured):
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
         return self.chunk.block(shape, dtype, label, stack)
+
+    def longer(self, nbytes: int, state_bytes: Callable[[], int]) -> int:
+        return self.loop.longer(nbytes, WORTH_BYTES, state_bytes)
 
     def running(self) -> AbstractContextManager[None]:
         return self
@@ -291,10 +303,14 @@ class Lengths:
     limit: int
     most: int
     least: int = 1
+    # True if a chunk may push more than its share of the budget, where there is room for it.
+    may_grow: bool = False
+    # Bytes that a chunk may push.
+    nbytes: int = field(default_factory=chunk_bytes)
 
     def next(self, nbytes: float) -> int:
         """Number of iterations of the next chunk, where an iteration pushes `nbytes` bytes, or 0 if that is unknown."""
-        fitting = int(chunk_bytes() // nbytes) if nbytes else self.most
+        fitting = int(self.nbytes // nbytes) if nbytes else self.most
         found = max(self.least, min(self.limit, self.most, fitting))
         self.limit = min(2 * self.limit, self.most)
         return found
@@ -323,7 +339,7 @@ class ChunkDriver(Generic[R]):
         """So many iterations have run: the chunk is over where it is long enough."""
         self.ran += iterations
         if self.ran >= self.capacity or (
-            isinstance(self.lengths, Lengths) and self.loop.pushed_bytes() >= chunk_bytes()
+            isinstance(self.lengths, Lengths) and self.loop.pushed_bytes() >= self.lengths.nbytes
         ):
             self._end()
 
@@ -348,6 +364,10 @@ class ChunkDriver(Generic[R]):
         loop, keeps_states = self.loop, self.runs.replay is not None
         chunk = self.runs.begin(*((loop.snapshot, loop.state_bytes) if keeps_states else (None, None)))
         if isinstance(self.lengths, Lengths):
+            if self.lengths.may_grow:
+                longer = self.runs.longer(self.lengths.nbytes, loop.state_bytes)
+                if longer:
+                    self.lengths.nbytes, self.lengths.may_grow = longer, False
             iterations = self.capacity = self.lengths.next(self.loop.iteration_bytes())
         else:
             iterations, self.capacity = self.lengths, UNBOUNDED

@@ -57,8 +57,9 @@ def test_chunks_that_will_be_computed_again_run_in_the_same_bytes(
 ) -> None:
     """Chunks that will be recomputed run in the same bytes, one after the other.
 
-    A chunk has five iterations; the driver is called for the next entry state and at the end.
+    A chunk has five iterations, its share of the budget; the driver is called for the next entry state and at the end.
     """
+    monkeypatch.setattr(chunks, "WORTH_BYTES", 0)
     monkeypatch.setattr(Planner, "times", lambda planner, label, nbytes: ChunkTimes(1.0, 1.0, 1.0, 1.0))
     monkeypatch.setattr(Planner, "_best_share", lambda planner, times: 0.0)
 

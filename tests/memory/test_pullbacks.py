@@ -142,7 +142,7 @@ def test_a_failure_at_any_request_for_bytes_leaves_nothing(ways, error, tmp_path
     @cg.grad
     def slope(x):
         body = lambda c: (c[0] + 1, c[1] + 1e-3 * np.sin(c[1]))
-        return cg.while_loop(lambda c: c[0] < 600, body, (0, x), **ways)[1].sum()
+        return cg.while_loop(lambda c: c[0] < 900, body, (0, x), **ways)[1].sum()
 
     expected, take = slope(X), Residency.take
     asked, failing = 0, 0

@@ -12,8 +12,12 @@ from instruments.sessions import assert_no_chunks, checked_session
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
+from ctrlgrad.engines.native.stacks import Session, manager
 from ctrlgrad.errors import MemoryBudgetError, UserInputError
+from ctrlgrad.memory.checkpointing import Checkpoints
+from ctrlgrad.memory.manager import LoopMemory
 from ctrlgrad.memory.planner import ChunkTimes, Planner
+from ctrlgrad.memory.profile.records import Take
 from ctrlgrad.memory.sizes import show_size
 from ctrlgrad.train.model import Model
 from ctrlgrad.train.settings import Settings
@@ -98,6 +102,60 @@ def test_a_call_begins_anew_with_copies_where_there_is_no_room_to_compute_again(
             np.testing.assert_allclose(bits, expected[0][0], rtol=1e-5)
         (told,) = session.manager().stats.fallbacks
     assert "begun anew, with copies" in told
+
+
+def slope_of_sines(length: int) -> Callable[[], Any]:
+    """Gradient of a loop that copies a row of 1,000 numbers away in each iteration, and captures a temporary array."""
+
+    def flow(x: Any) -> Any:
+        factor = cg.stop_gradient(1.01 + 0.001 * x)
+        body = lambda c: (c[0] + 1, factor * cnp.sin(c[1]))
+        return cg.while_loop(lambda c: c[0] < length, body, (0, x), swap_memory=True)[1].sum()
+
+    gradient = cg.function(cg.grad(flow), engine="native")
+    return lambda: gradient(np.linspace(0, 1, 1000))
+
+
+@pytest.mark.parametrize(
+    ("kibibytes", "iterations"), [(80, 3), (128, 6), (256, 14), (500, 30), (540, 32), (1023, 32), (1024, 32)]
+)
+def test_chunks_are_longer_under_a_small_budget_with_room(kibibytes: int, iterations: int) -> None:
+    """Two chunks fill what a small budget leaves, up to 256 KiB each. A quarter of a larger budget is as much."""
+    run = slope_of_sines(500)
+    expected = run()
+    with memory.profile() as recording, memory.budget(device=kibibytes << 10):
+        np.testing.assert_array_equal(run(), expected)
+    taken = [entry.action.nbytes for entry in recording.actions if isinstance(entry.action, Take)]
+    assert max(taken) // 8000 == iterations
+
+
+def test_a_call_begins_anew_with_short_chunks_where_long_ones_leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that turn out too long are short when the call begins anew, once a session.
+
+    Captured arrays of the first try were still counted in the second.
+    """
+    run, used, longest = slope_of_sines(100), [], []
+    expected, begin, longer = run(), Session._run, LoopMemory.longer
+
+    def begun(self: Session, arguments: Any) -> Any:
+        manager().enter()
+        used.append(manager().accounts[0].used)
+        return begin(self, arguments)
+
+    def noted(self: LoopMemory, *given: Any) -> int:
+        longest.append(longer(self, *given))
+        return longest[-1]
+
+    monkeypatch.setattr(Session, "_run", begun)
+    monkeypatch.setattr(LoopMemory, "longer", noted)
+    # Twice as much room as there is: one chunk takes all of it.
+    monkeypatch.setattr(Checkpoints, "fixed_bytes", lambda self: -(128 << 10))
+    with memory.budget(device=128 << 10) as session:
+        for _ in range(2):
+            np.testing.assert_array_equal(run(), expected)
+        (told,) = session.manager().stats.fallbacks
+    assert "no room for long chunks" in told
+    assert (used, longest) == ([0, 0, 0], [0, 128 << 10, 0, 32 << 10, 0, 32 << 10])
 
 
 def test_a_call_with_effects_keeps_to_copies(choose: Choose) -> None:

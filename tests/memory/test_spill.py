@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError, UserInputError
-from ctrlgrad.memory.devices.spill import PREFIX, Extent, SpillFile, remove_leftovers
+from ctrlgrad.memory.devices.spill import COLUMNS, PREFIX, Extent, SpillFile, checksum, remove_leftovers
 from ctrlgrad.memory.pool import FreeList, Range
 
 PAGE = 4096
@@ -121,6 +121,24 @@ def test_random_use_loses_no_byte(data: st.DataObject) -> None:
 
 
 # Faults.
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 16])
+@pytest.mark.parametrize("more", [0, 1, 8])
+def test_a_checksum_sees_changed_and_swapped_bytes(rows: int, more: int) -> None:
+    """A checksum sees a changed bit, swapped words and swapped sectors, in whole rows of words and behind them."""
+    data = bytes_of(1, 8 * COLUMNS * rows + more)
+    found = checksum(memoryview(data))
+    for place in sorted({0, data.nbytes // 2, data.nbytes - 1}) if data.nbytes else ():
+        data[place] ^= 4
+        assert checksum(memoryview(data)) != found
+        data[place] ^= 4
+    for size in (8, 512, PAGE):
+        if 2 * size <= data.nbytes:
+            swapped = data.copy()
+            swapped[:size], swapped[-size:] = data[-size:], data[:size]
+            assert checksum(memoryview(swapped)) != found
+    assert checksum(memoryview(data)) == found
 
 
 def test_changed_bytes_are_found(tmp_path: Path) -> None:

@@ -259,6 +259,9 @@ TABLE = {
     "memory/devices/simulated.py": {
         "3": MEMORY,
     },
+    "memory/manager.py": {
+        "2": "longer chunks: tests/memory/test_smallest_budgets.py",
+    },
     "memory/planner.py": {
         "1e-09": POLICY,
         "COST_OF_CORES": POLICY,

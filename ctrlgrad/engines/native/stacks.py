@@ -484,9 +484,9 @@ def manager() -> Manager:
 class Session:
     """One call of a program in a session.
 
-    Where the manager chose by measured times to compute chunks again, and there turns out to be no room for that, the
-    call begins anew with copies: whether a budget suffices is no matter of times. A call that has effects cannot begin
-    anew, and keeps to copies from the start.
+    Where chunks are longer than they must be, or computed again by a choice that measured times made, and there turns
+    out to be no room for that, the call begins anew with copies of short chunks: whether a budget suffices is no matter
+    of times. A call that has effects cannot begin anew, and keeps to those from the start.
     """
 
     def __init__(self, frame: Frame) -> None:
@@ -501,13 +501,13 @@ class Session:
         try:
             return self._run(arguments)
         except MemoryBudgetError as error:
-            if self.has_effects or not self.keep_to_copies(self.begun):
+            if self.has_effects or not self.keep_to_least(self.begun):
                 raise
             forget_values(error)
         return program(arguments)
 
-    def keep_to_copies(self, names: Collection[str]) -> bool:
-        changed = {name for name in names if manager().keep_to_copies(name)}
+    def keep_to_least(self, names: Collection[str]) -> bool:
+        changed = {name for name in names if manager().keep_to_least(name)}
         return bool(changed)
 
     def _run(self, arguments: Any) -> list[Any]:
@@ -518,8 +518,9 @@ class Session:
             with GivingBack(frame.give_back):
                 return frame.run(arguments)
         except BaseException:
-            for _, driver in self.loops.values():
-                driver.abandon()
+            # What the loops captured counts as long as they are held.
+            while self.loops:
+                self.loops.popitem()[1][1].abandon()
             raise
         finally:
             frame.dispose()
@@ -528,7 +529,7 @@ class Session:
         name = loop_name(self.frame.layout.loops[number].node)
         self.begun.add(name)
         if self.has_effects:
-            self.keep_to_copies((name,))
+            self.keep_to_least((name,))
         roles = self.frame.layout.chunked[number]
         loop = FrameLoop(self.frame, roles)
         driver = self._driver(loop, roles)
@@ -545,7 +546,13 @@ class Session:
         least = 1 if chunk_bytes() < CHUNK_BYTES else LEAST_ITERATIONS
         # A chunk of what loops inside push alone is over when they have pushed enough.
         first = FIRST_ITERATIONS if roles.pushed else MOST_ITERATIONS
-        return ChunkDriver(loop, runs, Lengths(first, MOST_ITERATIONS, least))
+        return ChunkDriver(loop, runs, Lengths(first, MOST_ITERATIONS, least, self.may_grow(roles)))
+
+    def may_grow(self, roles: ChunkedLoop) -> bool:
+        """Return true if a loop's chunks may be long: their bytes are known, no other chunks are read meanwhile, and
+        they are read in this call, which can begin anew."""
+        results = self.frame.plan.results
+        return not (roles.pushed_inside or roles.pops or any(isinstance(result, Stack) for result in results))
 
     def next(self, number: int) -> None:
         """At the head of an iteration: as many have run as were allowed."""
