@@ -551,8 +551,7 @@ class Steps(State):
 
     def on_transform(self, step: model.Transform) -> None:
         shape, half = step.view.shape, Size(step.n // 2 + 1)
-        expected = half if step.how == "irfft" else Size(step.n)
-        count = half if step.how == "rfft" else Size(step.n)
+        expected, count = (half if step.how == how else Size(step.n) for how in ("irfft", "rfft"))
         if len(shape) != 3 or not step.view.is_dense or shape[1] != expected:
             self.fail(f"{step.view} has no {expected} positions between the rows and columns of a dense view")
         if step.result.count != shape[0] * count * shape[2]:
