@@ -72,6 +72,41 @@ def test_more_terms_or_columns_and_other_numbers_stay_products(
     assert steps_of(lambda a, b: a @ b, *operands(a, b, dtype=dtype))[0] == products
 
 
+BATCHES: dict[str, tuple[Callable[[Any, Any], Any], tuple[int, ...], tuple[int, ...], int]] = {
+    "matrices and vectors": (lambda a, b: cnp.einsum("bij,bj->bi", a, b), (5, 6, 7), (5, 7), 0),
+    "vectors and matrices": (lambda a, b: cnp.einsum("bi,bij->bj", a, b), (5, 6), (5, 6, 9), 0),
+    "sixteen": (lambda a, b: (a @ b[:, :, None])[:, :, 0], (3, 16, 16), (3, 16), 0),
+    "seventeen terms": (lambda a, b: (a @ b[:, :, None])[:, :, 0], (3, 5, 17), (3, 17), 1),
+    "seventeen rows": (lambda a, b: (a @ b[:, :, None])[:, :, 0], (3, 17, 5), (3, 5), 1),
+    "transposed": (lambda a, b: (cnp.swapaxes(a, 1, 2) @ b[:, :, None])[:, :, 0], (4, 5, 6), (4, 5), 0),
+    "backwards": (lambda a, b: (a[:, ::-1, ::-1] @ b[::-1, :, None])[:, :, 0], (4, 5, 6), (4, 6), 0),
+    "two axes": (lambda a, b: cnp.einsum("abij,abj->abi", a, b), (2, 3, 6, 5), (2, 3, 5), 0),
+    "one vector": (lambda a, b: a @ b, (4, 6, 5), (5,), 1),
+    "no batch": (lambda a, b: a @ b, (6, 5), (5,), 1),
+    "integers": (
+        lambda a, b: cnp.einsum("bij,bj->bi", (9 * a).astype("int32"), (9 * b).astype("int32")),
+        (5, 6, 7),
+        (5, 7),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("name", sorted(BATCHES))
+def test_a_batch_of_small_matrices_and_vectors_is_a_kernel(name: str, dtype: str) -> None:
+    product, *shapes, products = BATCHES[name]
+    a, b = operands(*shapes, dtype=dtype)
+    assert steps_of(product, a, b)[0] == products
+    found = cg.function(product, engine="native")(a, b)
+    expected = cg.function(product, engine="reference")(*(x.astype("float64") for x in (a, b)))
+    tolerance = 32 * np.finfo(dtype).eps
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    if dtype == "float64" and name != "integers":
+        with cg.options(engine="native"):
+            check_grads(lambda a, b: cnp.sum(cnp.sin(product(a, b))), (a, b), order=2)
+
+
 def test_elementwise_ops_join_the_kernel_of_a_short_product() -> None:
     a, b, w = operands((9, 4), (4, 3), (9, 1))
 

@@ -18,7 +18,7 @@ from ctrlgrad.plan.lowering.broadcasting import joined_shape, spread
 from ctrlgrad.plan.lowering.outside import or_outside, outside
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, expression_of
 from ctrlgrad.plan.model import Array, Factorise, Kernel, Operand, Product, Register, View, Write, lu_elements
-from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, row_major
 
 # Matrix products.
 #
@@ -29,6 +29,8 @@ from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
 # A product of at most so many terms for each of at most so many columns is a kernel: to call a routine takes longer,
 # and kernels over the same space become one with it.
 MOST_TERMS, MOST_COLUMNS = 4, 8
+# A product of a matrix and a vector of at most so many elements a side, for each of a batch, is a kernel too.
+MOST_OF_A_SIDE = 16
 # Of complex matrices, where four routines would be called.
 MOST_TERMS_BY_PARTS = 6
 
@@ -54,12 +56,40 @@ def _product(state: State, node: Node, a: Tensor, b: Tensor, base: Array | None 
     result = state.array(a.dtype, (*batch, a.shape[-2], columns))
     most = MOST_TERMS_BY_PARTS if node.result.tensor.dtype.kind == "c" else MOST_TERMS
     is_short = terms.is_known and 0 < terms.factor <= most and columns.is_known and columns.factor <= MOST_COLUMNS
+    in_order = attributes.Product.of(node).in_order
+    sides = [size.factor if size.is_known else None for size in (*left.shape[-2:], columns)]
     if is_short and a.dtype.kind == "f":
         state.emit(_short_product(node, result, left, right, base))
+    elif (
+        all(side is not None and 0 < side <= MOST_OF_A_SIDE for side in sides)
+        and 1 in (sides[0], sides[2])
+        and any(size != ONE for size in batch)
+        and a.dtype.kind == "f"
+        and base is None
+        and not in_order
+    ):
+        state.emit(_vector_product(node, result, left, right))
     else:
-        in_order = attributes.Product.of(node).in_order
         state.emit(Product(result, left, right, base, in_order=in_order, node=node))
     return result
+
+
+def _vector_product(node: Node, result: Array, a: View, b: View) -> Kernel:
+    """Products of a batch of matrices and vectors, as sums along the terms."""
+    matrix, vector, strides = (a, b, a.strides[-2:]) if b.shape[-1] == ONE else (b, a, (b.strides[-1], b.strides[-2]))
+    along = b.strides[-2] if vector is b else a.strides[-1]
+    lead = result.shape[:-2]
+    size = result.shape[-2] * result.shape[-1]
+    space = (*lead, size, a.shape[-1])
+    builder = ExpressionBuilder()
+    operands = (
+        Operand(View(matrix.array, matrix.offset, space, (*matrix.strides[:-2], *strides))),
+        Operand(View(vector.array, vector.offset, space, (*vector.strides[:-2], ZERO, along))),
+    )
+    x, y = (builder.emit("load", (), result.dtype, (place, 0)) for place in range(2))
+    target = View(result, (), space, (*row_major((*lead, size)), ZERO))
+    write = Write(target, (0,), "sum")
+    return Kernel(space, operands, (), builder.finish(x * y), (write,), nodes=(node,))
 
 
 def _of_parts(state: State, node: Node, a: Tensor, b: Tensor) -> View:
