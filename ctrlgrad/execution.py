@@ -121,7 +121,7 @@ def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
     if run.is_watched:
         # Checks and observers look at every row, so rows stay where they are.
         return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
-    with rows_in_blocks(lambda: row_pushes_of(graph), keeps_axes=True):
+    with rows_in_blocks(lambda: row_pushes_of(graph)):
         return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
 
 

@@ -18,7 +18,7 @@ BLOCKS = {
     "ctrlgrad.memory.budget": lambda: cg.memory.budget("1 MiB"),
     "ctrlgrad.memory.profile": lambda: cg.memory.profile(),
     "ctrlgrad.device": lambda: cg.device("cpu:1"),
-    "ctrlgrad.dataflow.settings": lambda: dataflow.settings(loops="whole"),
+    "ctrlgrad.dataflow.settings": lambda: dataflow.settings(loops="lowered"),
 }
 
 

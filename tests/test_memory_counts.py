@@ -1,6 +1,6 @@
 """A gradient's pushes and bytes are counted, and memory grows by them alone.
 
-Times are no matter here; `benchmarks/rows.py` and `benchmarks/scalar_loop.py` measure them.
+Times are no matter here; `benchmarks/rows.py` measures them.
 """
 
 from __future__ import annotations

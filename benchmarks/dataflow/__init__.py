@@ -5,7 +5,7 @@
     layers      a training step of a two-layer LSTM, a layer on each of two devices
     learning    deep Q-learning in one graph, or driven from Python: examples/deep_q_learning.py
 
-Dynamic against static unrolling of an LSTM is in `benchmarks.recurrent`; `figure` draws what was measured.
+Dynamic against static unrolling of an LSTM is in `benchmarks.recurrent`.
 
 In `pipeline` a device is a core: products are single-threaded, so that two devices have twice the means of one and no
 more. In `layers` two devices are compared with the native engine on all cores.

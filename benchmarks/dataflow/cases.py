@@ -101,17 +101,7 @@ def _learning(engine: str, tiny: bool) -> Case:
         _entry(f"in graph, {engine} engine", "learning", way="in graph", engine=engine, **more),
         _entry("from Python", "learning", Goal("ratio", "at least", 1.5), way="from Python", engine=engine, **more),
         _entry("in graph, dataflow engine", "learning", way="in graph", engine="dataflow", **more),
-        *(
-            _entry(
-                f"in graph, dataflow engine, loops {loops}",
-                "learning",
-                way="in graph",
-                engine="dataflow",
-                loops=loops,
-                **more,
-            )
-            for loops in ("whole", "lowered")
-        ),
+        _entry("in graph, lowered", "learning", way="in graph", engine="dataflow", loops="lowered", **more),
     )
     title = "deep Q-learning with the whole loop in the graph, and driven from Python: the same rewards"
     # Rewards are 0 and 1: the same to the bit, or not at all.

@@ -540,7 +540,7 @@ def _noted(prepared: Prepared, settings: Settings) -> Iterator[None]:
     if session is None or not prepared.row_pushes:
         yield
         return
-    rows = rows_in_blocks(lambda: prepared.row_pushes, keeps_axes=settings.loops != "whole")
+    rows = rows_in_blocks(lambda: prepared.row_pushes)
     with session.manager().running("the dataflow graph"), nullcontext() if prepared.check_nans else rows:
         yield
 

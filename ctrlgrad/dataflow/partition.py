@@ -49,7 +49,7 @@ from ctrlgrad.dataflow.graph import (
 from ctrlgrad.dataflow.scopes import NO_GUARD, ROOT, Frames, Guard, fail, frames_of, guard_of, guards_of, next_iteration
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.ir import BOOL, OPS, Graph, Node, Op, StackType, Type, Use, Value, attributes, is_loop, walk
+from ctrlgrad.ir import BOOL, OPS, Graph, Node, Op, StackType, Type, Use, Value, attributes
 from ctrlgrad.ir.attributes import NO_ATTRS, Attributes
 from ctrlgrad.mpi.launch import launched, number_of_ranks
 from ctrlgrad.records import record
@@ -67,10 +67,6 @@ from ctrlgrad.source import Source
 #   another device gets it once, not in every iteration;
 # - an op that was put nowhere sits on `cpu:0`;
 # - in a graph that names a rank, what was put on a device without one is on rank 0 (`on_ranks`).
-#
-# Where the setting `loops="whole"` asks for it, a loop that sits on one device, all of it, stays one node there:
-# nothing of it overlaps with anything else, and in exchange it runs as one piece, in machine code where the native
-# engine can.
 
 
 Choice = Callable[[FlatNode], str | None]
@@ -321,28 +317,6 @@ def _refused(node: FlatNode, rank: int, size: int) -> UserInputError:
         got=str(node.device),
         hint="give it a device cpu:N, or leave /rank:R/ out of all names",
     )
-
-
-# Loops that stay whole.
-
-
-def whole_loops(graph: Graph, choose: Choice) -> Callable[[Node], str | None]:
-    """Function that says of a loop of the graph on which device it stays whole; None where it sits on several.
-
-    `choose` says where an ordinary op goes, as for `place`. A node that only holds regions, an inner loop or
-    branch, sits with the nodes in them.
-    """
-    homes: dict[Node, str | None] = {}
-    for node in walk(graph):
-        if is_loop(node):
-            inside = [n for region in node.regions for n in walk(region) if n.op.name != "constant" and not n.regions]
-            found = {_home(n, choose) for n in inside or [node]}
-            homes[node] = found.pop() if len(found) == 1 else None
-    return homes.get
-
-
-def _home(node: Node, choose: Choice) -> str:
-    return choose(flat_node(node)) or DEFAULT
 
 
 def flat_node(node: Node) -> FlatNode:

@@ -39,14 +39,13 @@ from ctrlgrad.dataflow.partition import (
     on_ranks,
     partition,
     place,
-    whole_loops,
 )
 from ctrlgrad.dataflow.plan import CUTS, cluster, plan_part
 from ctrlgrad.dataflow.scopes import Frames, frames_of
 from ctrlgrad.dataflow.stages import Staged, stage_loops
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, RowPush, add_row_pushes
-from ctrlgrad.engines.reference import REFERENCE, Kernels
+from ctrlgrad.engines.reference import REFERENCE
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.forks import once
 from ctrlgrad.ir import Graph, Node, attributes
@@ -56,7 +55,7 @@ from ctrlgrad.mpi.wire import IDENTITY
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
-LOOPS = (None, "lowered", "whole")
+LOOPS = (None, "lowered")
 
 
 def _check(name: str, value: object, is_usable: bool, expected: str) -> None:
@@ -85,8 +84,7 @@ class Settings:
             says nothing either, a loop in stages has as many as pay, and a loop on the executor 32.
         clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.plan`; None: "whole" on one device and
             "flowing" on several.
-        loops: "lowered"; or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
-            machine code; on a GPU by the CUDA engine. None: where no setting but `parallel_iterations` and `place`
+        loops: "lowered"; or None: where no setting but `parallel_iterations` and `place`
             says how a graph runs, and its devices are threads of this process, loops that are a pipeline of several
             devices are plans for chunks of iterations where that pays, and all other loops one plan; else "lowered".
         place: where an op goes, instead of where the user put it: takes a `FlatNode`, returns a device's name or None.
@@ -278,7 +276,7 @@ def placed(graph: Graph, settings: Settings, keeps: Callable[[Node], str | None]
     if isinstance(graph, FlatGraph):
         verify_flat(graph)
     else:
-        graph = lower(graph, whole_loops(graph, choose) if settings.loops == "whole" else keeps)
+        graph = lower(graph, keeps)
     found = place(graph, choose)
     found = on_ranks(found)
     if not names_ranks(str(node.device) for node in found.nodes):
@@ -322,7 +320,7 @@ def _prepare(graph: Graph, settings: Settings, choices: _Choices) -> Prepared:
     split = partitioned(graph, settings)
     if is_counted:
         refuse_gpus(split)
-    plans = {d: plan_part(part, _pieces_of(d, settings, check_nans), window) for d, part in split.parts.items()}
+    plans = {d: plan_part(part, _pieces_of(d, check_nans), window) for d, part in split.parts.items()}
     over_ranks = OverRanks(identity_of(split, window)) if names_ranks(plans) else None
     return Prepared(split, plans, over_ranks, check_nans, is_counted)
 
@@ -347,22 +345,13 @@ def _constants(part: Part) -> Iterable[Any]:
                 yield attributes.Constant.of(node).value
 
 
-def _pieces_of(device: str, settings: Settings, check_nans: bool | Literal["gradients"]) -> PieceOf:
+def _pieces_of(device: str, check_nans: bool | Literal["gradients"]) -> PieceOf:
     """Return the function that makes the pieces of a device."""
     if is_cuda(device) and not check_nans:
         from ctrlgrad.dataflow.cuda import cuda_piece  # the CUDA engine, loaded where it is asked for
 
         return cuda_piece
-    return interpreted(_kernels(settings))
-
-
-def _kernels(settings: Settings) -> Kernels:
-    """The kernels of devices of the processor."""
-    if settings.loops == "whole":
-        from ctrlgrad.engines.native.pieces import PLANNED_LOOPS  # as above
-
-        return PLANNED_LOOPS
-    return REFERENCE if memory.current() is None else IN_BLOCKS
+    return interpreted(REFERENCE if memory.current() is None else IN_BLOCKS)
 
 
 def is_cuda(device: str) -> bool:

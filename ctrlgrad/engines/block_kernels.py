@@ -162,7 +162,7 @@ class RowBlock:
     def put(self, row: Any) -> bool:
         """Write the next row; False where no more are taken, or none with its order of axes."""
         with self._lock:
-            if self._array is None or (self._pushes.keeps_axes and axes_of(row) != self._axes):
+            if self._array is None or axes_of(row) != self._axes:
                 return False
             self._array[self._used] = row
             self._used += 1
@@ -201,7 +201,7 @@ class RowTails:
 
     def tail(self, row: Any, before: int) -> RowBlock:
         """An empty block for rows like this one; `before` is how many the one below it took, 0 without one."""
-        axes = axes_of(row) if self.pushes.keeps_axes else None
+        axes = axes_of(row)
         shape = np.shape(row) if axes is None else tuple(row.shape[axis] for axis in axes)
         chunk = self.loop.begin()
         try:
@@ -227,8 +227,8 @@ class RowTails:
 class RowPushes:
     """The stacks of one call in a session, on which interpreted code pushes."""
 
-    def __init__(self, session: Session, described: Callable[[], Mapping[Node, RowPush]], keeps_axes: bool) -> None:
-        self._session, self._described, self.keeps_axes = session, described, keeps_axes
+    def __init__(self, session: Session, described: Callable[[], Mapping[Node, RowPush]]) -> None:
+        self._session, self._described = session, described
         self._lock = forks.lock()
         self._blocks: weakref.WeakSet[RowBlock] = weakref.WeakSet()
         self._growing: weakref.WeakSet[RowBlock] = weakref.WeakSet()
@@ -298,15 +298,15 @@ def row_pushes() -> RowPushes | None:
 
 
 @contextmanager
-def rows_in_blocks(described: Callable[[], Mapping[Node, RowPush]], keeps_axes: bool) -> Iterator[None]:
+def rows_in_blocks(described: Callable[[], Mapping[Node, RowPush]]) -> Iterator[None]:
     """Around a call in a session: rows go into blocks.
 
-    `described` tells of the call's pushes, where one is asked for. With `keeps_axes` rows come back with the order of
-    axes that they had, so that sums over them have the same bits; loops in machine code take rows in the usual order.
+    `described` tells of the call's pushes, where one is asked for. Rows come back with the order of axes that they had,
+    so that sums over them have the same bits.
     """
     session = current()
     assert session is not None
-    pushes = RowPushes(session, described, keeps_axes)
+    pushes = RowPushes(session, described)
     token, settling = _PUSHES.set(pushes), MAKE_ROOM.set(pushes.settle)
     try:
         yield
@@ -455,8 +455,8 @@ def _takes(node: Node, s: BlockStack, row: Any) -> bool:
     return True
 
 
-def with_blocks(name: str, loop: Control) -> Kernels:
-    """The reference engine's kernels, able to take block stacks, with another kernel for loops."""
+def _in_blocks() -> Kernels:
+    """The reference engine's kernels, able to take block stacks."""
     pure, in_place = dict(REFERENCE.pure), dict(REFERENCE.in_place)
     pure |= {op: _pure(table) for op, table in pure.items() if Trait.STACK in OPS[op].traits}
     in_place |= {op: _in_place(table) for op, table in in_place.items() if Trait.STACK in OPS[op].traits}
@@ -469,7 +469,7 @@ def with_blocks(name: str, loop: Control) -> Kernels:
         "stack_rows": _rows,
         "stack_concat": _concat,
     }
-    return Kernels(name, pure, in_place, {**REFERENCE.control, "while": loop})
+    return Kernels("reference in blocks", pure, in_place, {**REFERENCE.control, "while": NotedLoop})
 
 
 class NotedLoop(InterpretedLoop):
@@ -489,4 +489,4 @@ class NotedLoop(InterpretedLoop):
 
 
 # Kernels of engines without machine code in a session: the reference engine's kernels, to the bit.
-IN_BLOCKS = with_blocks("reference in blocks", NotedLoop)
+IN_BLOCKS = _in_blocks()

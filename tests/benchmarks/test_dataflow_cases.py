@@ -1,4 +1,4 @@
-"""The paper's experiments: the programs do what their cases say, and the pictures are drawn from what was measured."""
+"""The paper's experiments: the programs do what their cases say."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from benchmarks.__main__ import main
-from benchmarks.dataflow import figure
-from benchmarks.dataflow.cases import BATCHES, WINDOWS, dataflow_cases
 from benchmarks.dataflow.ranks import Ranks
 from benchmarks.dataflow.with_ctrlgrad import cells, layers, learning, pipeline
 from benchmarks.program import Program
@@ -86,71 +83,16 @@ def test_learning_gives_the_same_rewards_in_the_graph_and_from_python() -> None:
         results(learning(60, 20, way, engine))["rewards"]
         for way, engine in (("in graph", "reference"), ("from Python", "reference"), ("in graph", "dataflow"))
     ]
-    found.append(results(learning(60, 20, "in graph", "dataflow", loops="whole"))["rewards"])
+    found.append(results(learning(60, 20, "in graph", "dataflow", loops="lowered"))["rewards"])
     assert found[0].shape == (60,) and 0 < np.sum(found[0] == 0.0) < 20
     assert all(np.array_equal(found[0], rewards) for rewards in found[1:])
-
-
-def test_a_loop_that_stays_whole_is_one_firing() -> None:
-    """A loop that stays whole is one firing, so "loops whole" measures another run than the row beside it."""
-    firings = {}
-    for loops in (None, "whole"):
-        recorder = dataflow.Recorder()
-        program = learning(20, 10, "in graph", "dataflow", loops=loops)
-        with dataflow.settings(recorder=recorder):
-            program.step()
-        firings[loops] = len(recorder.firings)
-    assert firings["whole"] < 20 < 400 < firings[None]
 
 
 def test_programs_that_would_measure_something_else_are_refused() -> None:
     with pytest.raises(ValueError, match="on one device or on two, not on 3"):
         layers((5, 3, 6, 4), devices=3)
     with pytest.raises(ValueError, match="a setting of the dataflow engine"):
-        learning(60, 20, "in graph", "native", loops="whole")
-
-
-def test_a_bar_has_the_colour_of_its_label_whatever_was_measured() -> None:
-    labels = {case.name: [e.label for e in case.entries] for case in dataflow_cases("native", tiny=False)}
-    for name, panel in (("dataflow-layers", figure._layers), ("dataflow-learning", figure._learning)):
-        colours: list[dict[str, Any]] = []
-        for shown in (labels[name], labels[name][1:]):
-            axes = Figure().subplots()
-            panel(axes, {name: {"entries": [{"label": label, "cost": 1.0} for label in shown]}})
-            colours.append({label: bar.get_facecolor() for label, bar in zip(shown, axes.patches, strict=True)})
-        every, some = colours
-        assert some == {label: every[label] for label in some}
-        assert len(set(every.values())) == 3
-
-
-def report(tmp_path: Path, costs: float | None) -> Path:
-    """A report of all cases in which every entry costs the same, as the command writes it."""
-    entries = [
-        {
-            "name": case.name,
-            "entries": [{"label": entry.label, "cost": costs} for entry in case.entries],
-        }
-        for case in dataflow_cases("native", tiny=False)
-    ]
-    machine = {"date": "2000-01-01", "processor": "abacus"}
-    record = {"machine": machine, "settings": {"cores": 2}, "cases": entries}
-    (tmp_path / "found.json").write_text(json.dumps(record))
-    return tmp_path / "found"
-
-
-def test_the_pictures_show_every_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stem = report(tmp_path, 1e-3)
-    assert figure.main([str(stem)]) == 0
-    assert (tmp_path / "found-curves.png").read_bytes().startswith(b"\x89PNG")
-    shown = {name for _, names, _ in figure.PANELS for name in names}
-    assert shown == {case.name for case in dataflow_cases("native", tiny=False)}
-    assert tuple(figure.WINDOWS) == WINDOWS and f"dataflow-unrolling-{BATCHES[0]}" in shown
-
-
-def test_no_picture_of_what_was_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert figure.main([str(report(tmp_path, None))]) == 1
-    assert figure.main([str(tmp_path / "nothing")]) == 2
-    assert not list(tmp_path.glob("*.png"))
+        learning(60, 20, "in graph", "native", loops="lowered")
 
 
 @pytest.mark.parametrize(
@@ -171,4 +113,3 @@ def test_the_cases_by_the_command(chosen: list[str], tmp_path: Path) -> None:
     status = {(entry["label"], entry["status"]) for entries in found.values() for entry in entries}
     assert {state for label, state in status if not label.endswith("ranks")} == {"ok"}
     assert {state for label, state in status if label.endswith("ranks")} <= {"ok", "not installed"}
-    assert figure.main([str(stem)]) == 0

@@ -71,14 +71,6 @@ def test_second_order(cards: Cards, name: str) -> None:
     cards.assert_nothing_is_left()
 
 
-@pytest.mark.parametrize("name", ["lstm", "nested_data_dependent_counts", "early_exit"])
-def test_loops_that_stay_whole(cards: Cards, name: str) -> None:
-    graph, leaves = BY_NAME[name].graph(1), BY_NAME[name].leaves
-    found, outcome = run(graph, leaves, loops="whole", place=lambda node: "cuda:0")
-    assert_same(found, run_on("reference", graph, leaves))
-    assert outcome.counts["cuda:0"].frames_opened == 1
-
-
 def test_values_stay_on_their_device(cards: Cards) -> None:
     graph = cg.function(on_both).graph(*ON_BOTH)
     found, outcome = run(graph, ON_BOTH)

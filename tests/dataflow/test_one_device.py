@@ -57,14 +57,6 @@ def test_second_order(name: str) -> None:
         assert_same(run(graph, leaves, **way)[0], expected)
 
 
-@pytest.mark.parametrize("name", ["lstm", "nested_data_dependent_counts", "early_exit"])
-def test_loops_that_stay_whole(name: str) -> None:
-    graph, leaves = BY_NAME[name].graph(1), BY_NAME[name].leaves
-    found, outcome = run(graph, leaves, loops="whole")
-    assert_same(found, run_on("reference", graph, leaves))
-    assert outcome.counts["cpu:0"].frames_opened == 1
-
-
 # Every op on every dtype that it takes, in loops, agrees with the reference engine.
 
 

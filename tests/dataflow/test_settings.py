@@ -14,7 +14,7 @@ import ctrlgrad as cg
 from ctrlgrad import dataflow, execution
 from ctrlgrad.dataflow import Recorder, Settings
 from ctrlgrad.dataflow.devices import single_threaded_products
-from ctrlgrad.dataflow.settings import is_one_plan, placed, prepare
+from ctrlgrad.dataflow.settings import is_one_plan, prepare
 from ctrlgrad.errors import NonFiniteError, UserInputError
 from ctrlgrad.execution import run_on
 
@@ -26,7 +26,7 @@ from ctrlgrad.execution import run_on
         ("parallel_iterations", True, "an int of 1 or more, or None"),
         ("parallel_iterations", 2.0, "an int of 1 or more, or None"),
         ("clusters", "small", "None or 'whole' or 'flowing' or 'none'"),
-        ("loops", "half", "None or 'lowered' or 'whole'"),
+        ("loops", "half", "None or 'lowered'"),
         ("place", "cpu:1", "a function that takes a FlatNode and returns a device's name or None, or None"),
         ("order", "random", "an int, or None"),
         ("order", 1.5, "an int, or None"),
@@ -92,34 +92,6 @@ def by_op(*names: str) -> Any:
     return lambda node: "cpu:1" if node.op.name in names else "cpu:0"
 
 
-def frames(graph: Any, **changes: Any) -> tuple[set[str], int]:
-    """Devices of the flat graph, and the number of its lowered loops."""
-    flat = placed(graph, Settings(loops="whole", **changes))
-    return {str(n.device) for n in flat.nodes}, sum(n.op.name == "LoopCond" for n in flat.nodes)
-
-
-def test_loops_stay_whole_where_the_setting_puts_them() -> None:
-    arguments = [np.float64(0.5), np.int64(6)]
-    graph = cg.function(two_loops).graph(*arguments)
-    assert frames(graph) == ({"cpu:0"}, 0)
-    assert frames(graph, place=lambda node: "cpu:3") == ({"cpu:3"}, 0)
-    # An op of the first loop is on another device, so that loop is lowered, and the other loop stays whole.
-    elsewhere = by_op("sin")
-    assert frames(graph, place=elsewhere) == ({"cpu:0", "cpu:1"}, 1)
-    for place in (None, elsewhere, by_op("cos", "multiply"), at_random(2, 3)):
-        found, _ = run(graph, arguments, loops="whole", place=place)
-        np.testing.assert_allclose(found[0], run_on("reference", graph, arguments)[0], rtol=1e-12)
-
-
-def test_a_loop_with_a_branch_stays_whole_with_what_is_in_it() -> None:
-    def f(x: Any) -> Any:
-        with cg.device("cpu:2"):
-            return cg.fori_loop(0, 5, lambda i, y: cg.cond(y > 2.0, lambda: y * 0.5, lambda: y + 1.0), x)
-
-    devices, lowered = frames(cg.function(f).graph(1.0))
-    assert lowered == 0 and "cpu:2" in devices
-
-
 # Plans.
 
 
@@ -134,7 +106,6 @@ def test_plans_are_kept_by_what_they_depend_on() -> None:
     assert prepare(graph, Settings(place=place)) is not first, "its loops may be divided"
     assert prepare(graph, Settings(place=place, order=2), True) is not first
     assert prepare(graph, Settings(place=lambda node: "cpu:1", order=2)) is not first
-    assert prepare(graph, Settings(place=place, loops="whole")) is not first
 
 
 # Single-threaded products.
@@ -182,7 +153,6 @@ def test_a_graph_without_a_pipeline_is_one_plan_of_the_native_engine(place: Any,
     "changes",
     [
         {"loops": "lowered"},
-        {"loops": "whole"},
         {"clusters": "none"},
         {"order": 1},
         {"delay": lambda draw: 0.0},

@@ -24,9 +24,9 @@ DOUBLE = np.dtype(np.float64)
 
 
 @contextmanager
-def rows(limit: int | None = None, keeps_axes: bool = False) -> Iterator[RowPushes]:
+def rows(limit: int | None = None) -> Iterator[RowPushes]:
     """A source of rows inside a call in a session."""
-    with checked_session(limit), rows_in_blocks(dict, keeps_axes):
+    with checked_session(limit), rows_in_blocks(dict):
         source = row_pushes()
         assert source is not None
         yield source
@@ -43,7 +43,7 @@ def test_rows_keep_their_order_of_axes() -> None:
     graph, leaves = program.graph(2), program.leaves
     with checked_session(4096):
         assert_same_bits(run_on("reference", graph, leaves), run_on("reference", program.graph(2), leaves))
-    with rows(1 << 12, keeps_axes=True) as source:
+    with rows(1 << 12) as source:
         for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
             stack = new_stack(source, (2, 3, 4))
             pushed = [np.arange(24.0).reshape(np.array([2, 3, 4])[list(order)]) + i for i in range(40)]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import numpy as np
 import pytest
 
-import ctrlgrad as cg
-from ctrlgrad import dataflow
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.stacks import FrameStack
-from ctrlgrad.execution import run_on
 from ctrlgrad.runtime.stack import BlockStack
 
 DOUBLE = np.dtype(np.float64)
@@ -58,29 +54,3 @@ def test_versions_of_a_stack_do_not_see_each_other(seed: int) -> None:
         models.append(models[which][: len(models[which]) - pops] + pushes)
     for stack, model in zip(stacks, models, strict=True):
         np.testing.assert_array_equal(stack.tensor(), model)
-
-
-def by_turns(x: Any, turns: Any) -> Any:
-    """A loop on one device inside a loop on two: the inner loop stays whole and pushes on stacks of the outer one."""
-
-    def turn(c: Any) -> Any:
-        k, y = c
-        with cg.device("cpu:0"):
-            y = cg.while_loop(lambda d: d[0] < 3, lambda d: (d[0] + 1, np.sin(d[1]) * x), (0, y))[1]
-        with cg.device("cpu:1"):
-            total = y + 0.0
-        return k + 1, y + 0.1 * total
-
-    return cg.while_loop(lambda c: c[0] < turns, turn, (0, x))[1]
-
-
-def test_an_outer_loop_copies_few_blocks_for_each_whole_loop_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks: list[int] = []
-    copy = BlockStack.copy
-    monkeypatch.setattr(BlockStack, "copy", lambda self: (blocks.append(len(self.blocks)), copy(self))[1])
-    graph = cg.function(cg.grad(by_turns)).graph(1.9, 3)
-    arguments = [np.float64(1.9), np.int64(300)]
-    with dataflow.settings(loops="whole"):
-        found = run_on("dataflow", graph, arguments)
-    np.testing.assert_allclose(found[0], run_on("reference", graph, arguments)[0], rtol=1e-10)
-    assert len(blocks) >= 300 and max(blocks) <= 6

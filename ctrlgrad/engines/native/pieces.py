@@ -1,4 +1,4 @@
-"""Plans for parts of a graph that an interpreter runs: nodes `PART`, and single loops.
+"""Plans for parts of a graph that an interpreter runs: nodes `PART`.
 
 Results are those of the reference engine within rounding, and errors name the same line. What looks in at every op
 (`check_nans`, the debugger) sees them all: then the reference kernels run. So they do where no plan fits what a run
@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ctrlgrad.engines.block_kernels import IN_BLOCKS, Control, with_blocks
+from ctrlgrad.engines.block_kernels import IN_BLOCKS, Control
 from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.refusals import SizesDoNotFit
 from ctrlgrad.engines.reference import Kernels, Run
-from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
 from ctrlgrad.engines.reference.interpreter import compile_graph
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Graph, Node, Op, Type
@@ -44,24 +43,6 @@ class Part:
         return found[0] if len(found) == 1 else found
 
 
-class PlannedLoop:
-    """A `while` node as a plan of its own."""
-
-    def __init__(self, node: Node, kernels: Kernels) -> None:
-        # An operand may stand in several places.
-        self.places = [node.operands.index(v) for v in dict.fromkeys(node.operands)]
-        self.graph = Graph(tuple(dict.fromkeys(node.operands)), (node,), node.results, "loop")
-        self.interpreted = InterpretedLoop(node, kernels)
-
-    def __call__(self, values: list[Any], run: Run) -> Any:
-        if run.is_watched:
-            return self.interpreted(values, run)
-        found = _fitting(self.graph, [values[place] for place in self.places])
-        if found is None:
-            return self.interpreted(values, run)
-        return found[0] if len(found) == 1 else found
-
-
 def planned(graph: Graph, values: list[Any]) -> list[Any] | None:
     """The outputs of a graph by its plan; None where none fits these values, or where it fails.
 
@@ -69,21 +50,10 @@ def planned(graph: Graph, values: list[Any]) -> list[Any] | None:
     effects.
     """
     try:
-        return _fitting(graph, values)
-    except ExecutionError:
-        return None
-
-
-def _fitting(graph: Graph, values: list[Any]) -> list[Any] | None:
-    """The outputs of a graph by its plan; None where none fits these values."""
-    try:
         return engine.run(graph, values)
-    except SizesDoNotFit:
+    except (ExecutionError, SizesDoNotFit):
         return None
 
-
-PLANNED_LOOPS = with_blocks("planned loops", PlannedLoop)
-"""Kernels whose loops are plans."""
 
 _PARTS: dict[str, Control] = {PART.name: lambda node, _: Part(node)}
 STAGES = Kernels("in parts", IN_BLOCKS.pure, IN_BLOCKS.in_place, {**IN_BLOCKS.control, **_PARTS})
