@@ -16,7 +16,8 @@ def write_transform(plan: StackText, step: Transform) -> None:
     rows, _, columns = step.view.shape
     kind = real.reals(target.host())[step.view.dtype.char in "dD"]
     form = transforms.form_of(kind, step.how, step.n, known(rows * columns), known(columns))
-    table, routine = transforms.table_name(kind, step.how, step.n, form), transforms.routine_name(kind, form.lanes)
+    table = transforms.table_name(kind, step.how, step.n, form)
+    routine = transforms.symbol("across" if form.across else "within", kind.name, form.lanes)
     result, source = plan.define(step.result), plan.view_address(step.view)
     scratch = plan.scratch_of(str(form.scratch_bytes(kind)))
     w.declare(f"void @{table}()")

@@ -18,7 +18,7 @@ from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import diagonal
 from ctrlgrad.frontend.functions import array_function, described, publish
-from ctrlgrad.frontend.loops import while_loop
+from ctrlgrad.frontend.loops import associative_scan, while_loop
 from ctrlgrad.options import default_float
 
 # Products along an axis, running sums and products, and differences.
@@ -115,16 +115,12 @@ def cumprod(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     x, place = _running("cumprod", x, axis, dtype)
     if dtype_kind(dtype_of(x)) not in "fc":
         return apply("cumprod", [x], {"axis": place, "reverse": False})
-    x, size = copy(x), shape_of(x)[place]
-    if size is None:
-        length = dim(x, place)
-        double: Any = lambda state: (multiply(state[0], 2), _joined(state[1], place, state[0]))
-        return while_loop(lambda state: state[0] < length, double, (np.int64(1), x), name="cumprod")[1]
-    reach = 1
-    while reach < size:
-        x = _joined(x, place, reach)
-        reach *= 2
-    return x
+    x = copy(x)
+    if shape_of(x)[place] is not None:
+        return associative_scan(multiply, x, axis=place)
+    length = dim(x, place)
+    double: Any = lambda state: (multiply(state[0], 2), _joined(state[1], place, state[0]))
+    return while_loop(lambda state: state[0] < length, double, (np.int64(1), x), name="cumprod")[1]
 
 
 def _joined(x: Any, axis: int, reach: Any) -> Any:

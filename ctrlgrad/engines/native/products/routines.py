@@ -11,6 +11,8 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ctrlgrad import forks
 from ctrlgrad.engines.native import loops, objects, target, text
 from ctrlgrad.engines.native.objects import ObjectCode
@@ -44,7 +46,7 @@ _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernel
 # Routines on triangles, and LU: of any size, of which parts are products, and of few rows, without any.
 _ANY, _FEW = "triangles of {}", "small triangles of {}"
 _ORTHONORMAL = "orthonormal factors of {}"
-_TRANSFORMS = "transforms of {} by {}"
+_TRANSFORMS = "transforms: {}"
 _INTRINSICS = (
     "declare ptr @llvm.launder.invariant.group.p0(ptr)",
     "declare ptr @calloc(i64, i64)",
@@ -82,9 +84,10 @@ def parts(machine: Target) -> list[Part]:
         for name in (_ANY, _FEW)
     ]
     systems += [
-        Part(_TRANSFORMS.format(kind.name, lanes), (transforms.routine_name(kind, lanes),), (kind,))
+        Part(_TRANSFORMS.format(symbol), (symbol,), (kind,))
         for kind in kinds
         for lanes in transforms.lanes_of(kind)
+        for symbol in (transforms.symbol(name, kind.name, lanes) for name in transforms.PARTS)
     ]
     integers = Part("plain", simple, kinds)
     return [Part("pool", pool.SYMBOLS, kinds), *vectors, *alone, *products, *systems, *triangles, integers]
@@ -119,9 +122,9 @@ def source(machine: Target, part: Part) -> str:
     elif part.name.startswith(_ORTHONORMAL.format("")):
         (kind,) = part.kinds
         lines += next(reflectors.orthonormal(f) for f in fields.fields(kind) if part.name.endswith(f" {f.name}"))
-    elif part.name.startswith(_TRANSFORMS.partition("{")[0]):
+    elif part.name.startswith(_TRANSFORMS.format("")):
         (kind,) = part.kinds
-        lines += next(transforms.transforms(kind, n) for n in transforms.lanes_of(kind) if part.name.endswith(f" {n}"))
+        lines += transforms.routine(part.symbols[0], kind)
     elif part.name in ("eigh", "svd"):
         (kind,) = part.kinds
         lines += spectra.spectrum(kind, real.reals(machine)[1], part.name)
@@ -175,11 +178,14 @@ class Routines(Mapping[str, int]):
         self._parts = parts(machine)
         self._part_of = {name: part for part in self._parts for name in part.symbols}
         self._found: dict[str, int] = {}
+        self._tables: list[np.ndarray] = []
         self._lock = forks.lock()
 
     def __getitem__(self, name: str) -> int:
-        if name.startswith(transforms.TABLE):
-            return int(transforms.table(name).ctypes.data)
+        if name not in self._found and name.startswith(transforms.TABLE):
+            made = transforms.table(name, self)
+            self._tables.append(made)
+            self._found[name] = made.ctypes.data
         if name not in self._found:
             part = self._part_of[name]
             uses = {symbol: self[symbol] for symbol in _uses(part)}
@@ -195,9 +201,11 @@ class Routines(Mapping[str, int]):
     def __len__(self) -> int:
         return len(self._part_of)
 
-    def prepare(self, names: Iterable[str]) -> None:
+    def prepare(self, names: Sequence[str]) -> None:
         """Have the parts of routines compiled meanwhile that will be asked for."""
-        missing = [name for name in names if name in self._part_of and name not in self._found]
+        tables = [name for name in names if name.startswith(transforms.TABLE)]
+        wanted = [*names, *(each for name in tables for each in transforms.called(name))]
+        missing = [name for name in wanted if name not in self._found and name not in tables]
         for part in dict.fromkeys(self._part_of[name] for name in missing):
             objects.prepare(*self._source(part))
 

@@ -1,10 +1,12 @@
 """Discrete Fourier transforms of complex and of real numbers, by autosort passes of radix 2, 3, 4 and 5.
 
-    cg_transform_TYPExLANES(Y, X, table, first, end, columns, scratch)
+    cg_transform_within_TYPExLANES(Y, X, table, first, end, columns, scratch)
+    cg_transform_across_TYPExLANES(the same)
 
 X and Y are dense arrays [rows, elements, columns]; the transforms numbered first to end - 1 go along the elements, the
-columns of a row one after the other. The table says which transform it is, and has its factors: `table`, a symbol
-`table_name`, made in float64 or better and rounded once. All is without a factor 1 / n, as in `ops.arrays`.
+columns of a row one after the other. The table, a symbol `table_name`, says which transform it is, and has its factors,
+made in float64 or better and rounded once, and the addresses of its passes: `cg_transform_passRADIX_TYPExLANES` and
+`cg_transform_endINVERSE_TYPExLANES`. All is without a factor 1 / n, as in `ops.arrays`.
 
 A pass is a step of Stockham's algorithm (Van Loan, "Computational Frameworks for the Fast Fourier Transform", 1992,
 section 1.7): the order of the elements is right after the last one. Numbers lie in blocks: as many real parts as a
@@ -22,8 +24,7 @@ of real numbers is a complex transform.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +42,7 @@ LINE = 64
 FEWEST_LANES = 2
 # Words in front of the passes of a table, and of each pass.
 _HEAD, _OF_PASS = 10, 4
-_FIELDS = ("kind", "n", "across", "passes", "halves", "turns", "x_width", "x_count", "y_width", "y_count")
+_FIELDS = ("kind", "n", "passes", "halves", "turns", "end", "x_width", "x_count", "y_width", "y_count")
 # Kinds by number: complex, real of even and odd size, and their inverses.
 _COMPLEX, _INVERSE, _EVEN, _ODD, _TO_EVEN, _TO_ODD = range(6)
 Pair = tuple[str, str]
@@ -97,8 +98,12 @@ def most_scratch(real: Real) -> int:
     return max(form.scratch_bytes(real) for form in (*within, Form(MOST_ACROSS, real.lanes, True)))
 
 
-def routine_name(real: Real, lanes: int) -> str:
-    return f"cg_transform_{real.name}x{lanes}"
+PARTS = ("within", "across", *(f"pass{radix}" for radix in RADICES), "end0", "end1")
+"""Routines for each type and number of lanes, each compiled when it is first needed."""
+
+
+def symbol(part: str, real: str, lanes: int) -> str:
+    return f"cg_transform_{part}_{real}x{lanes}"
 
 
 TABLE = "cg_transform_table_"
@@ -111,11 +116,26 @@ def table_name(real: Real, spectrum: Spectrum, n: int, form: Form) -> str:
 # Tables.
 
 
-@functools.cache
-def table(name: str) -> np.ndarray:
-    """The table of a name, as bytes that stay where they are."""
+def _parsed(name: str) -> tuple[str, int, str, int, Spectrum]:
+    """Type, lanes, the way to fill them, size and kind, of a table by its name."""
     kind, lanes, how, size, spectrum = name.removeprefix(TABLE).split("_", 4)
-    n, width, dtype = int(size), int(lanes), np.dtype("f4" if kind == "f32" else "f8")
+    return kind, int(lanes), how, int(size), spectrum  # type: ignore[return-value]
+
+
+def called(name: str) -> list[str]:
+    """The routines that a table has the addresses of: its passes in their order, and the end of one within."""
+    kind, lanes, how, n, spectrum = _parsed(name)
+    points, inverse = points_of(spectrum, n), int(spectrum in ("inverse_fft", "irfft"))
+    radices = radices_of(points if how == "across" else points // lanes)
+    parts = [*(f"pass{radix}" for radix in radices), *([] if how == "across" else [f"end{inverse}"])]
+    return [symbol(part, kind, lanes) for part in parts]
+
+
+def table(name: str, addresses: Mapping[str, int]) -> np.ndarray:
+    """The table of a name, as bytes."""
+    kind, width, how, n, spectrum = _parsed(name)
+    dtype = np.dtype("f4" if kind == "f32" else "f8")
+    routines = [addresses[each] for each in called(name)]
     whole, half, real = (2, n), (2, n // 2 + 1), (1, n)
     shapes = {"fft": (whole, whole), "inverse_fft": (whole, whole), "rfft": (real, half), "irfft": (half, real)}
     codes = {"fft": _COMPLEX, "inverse_fft": _INVERSE, "rfft": _EVEN, "irfft": _TO_EVEN}
@@ -131,9 +151,9 @@ def table(name: str) -> np.ndarray:
         return 8 * head + dtype.itemsize * sum(map(np.size, numbers))
 
     words, s, left = [], width, passed
-    for radix in radices:
+    for radix, routine in zip(radices, routines, strict=False):
         left //= radix
-        words += [radix, s, left, offset()]
+        words += [routine, s, left, offset()]
         p, j = np.arange(left)[:, None], np.arange(1, radix)
         numbers.append(_pairs(p * j, left * radix))
         s *= radix
@@ -149,7 +169,8 @@ def table(name: str) -> np.ndarray:
         k, lane = np.arange(passed)[:, None], np.arange(width)
         numbers.append(_blocks(_pairs(k * lane, points).reshape(-1, 2), width))
     (x_width, x_count), (y_width, y_count) = shapes[spectrum]
-    first = [code, points, int(how == "across"), len(radices), halves, turns, x_width, x_count, y_width, y_count]
+    end = 0 if how == "across" else routines[-1]
+    first = [code, points, len(radices), halves, turns, end, x_width, x_count, y_width, y_count]
     values = [np.asarray(x, dtype).reshape(-1).view(np.uint8) for x in numbers]
     return np.concatenate([np.array(first + words, np.int64).view(np.uint8), *values])
 
@@ -316,19 +337,24 @@ def _SIN(n: int, k: int) -> np.floating:
 # Routines.
 
 
-def transforms(real: Real, lanes: int) -> list[str]:
-    wide, real = real, replace(real, lanes=lanes)
+def routine(name: str, real: Real) -> list[str]:
+    """The routine of a symbol, and its own parts."""
+    part, _, lanes = name.removeprefix("cg_transform_").partition(f"_{real.name}x")
+    wide, real = real, replace(real, lanes=int(lanes))
     declared = [line for line in real.declarations if line not in wide.declarations]
-    ends = [_end(real, inverse) for inverse in (False, True)]
-    halves = [part(real, inverse) for inverse in (False, True) for part in (_half_within, _half_across)]
-    copies = [_copy(real), _apart(real), _lanes(real, True), _lanes(real, False)]
-    passes = [_pass(real, radix) for radix in RADICES]
-    return [*declared, *passes, _passes(real), *ends, *halves, *copies, _within(real), _across(real), _entry(real)]
+    if part == "within":
+        halves = [_half_within(real, inverse) for inverse in (False, True)]
+        return [*declared, *halves, _copy(real), _apart(real), _passes(), _within(real, name)]
+    if part == "across":
+        halves = [_half_across(real, inverse) for inverse in (False, True)]
+        return [*declared, *halves, _lanes(real, True), _lanes(real, False), _passes(), _across(real, name)]
+    number = int(part[-1])
+    return [*declared, _pass(real, number, name) if part.startswith("pass") else _end(real, bool(number), name)]
 
 
-def _pass(real: Real, radix: int) -> str:
+def _pass(real: Real, radix: int, name: str) -> str:
     """One pass: `s` numbers lie together, and there are `m` of these beside each other for each input."""
-    f = Function(f"pass{radix}", parameters("y* x* s m w*"), prefix="internal")
+    f = Function(name, parameters("y* x* s m w*"))
     z, wide = _Numbers(f, real), f.mul("%s", 2)
     far = f.mul(wide, "%m")
 
@@ -357,26 +383,24 @@ def _numbers_at(f: Function, offset: str) -> str:
     return f.op(f"getelementptr i8, ptr %table, i64 {offset}")
 
 
-def _passes(real: Real) -> str:
+def _passes() -> str:
     """All passes of a table, from x to y and back; where the result is."""
     f = Function("passes", parameters("x* y* table*"), "ptr", prefix="internal")
     source, target = f.variable("ptr", "%x"), f.variable("ptr", "%y")
     with f.loop(0, _field(f, "passes")) as k:
         place = f.at("%table", f.add(f.mul(k, _OF_PASS), _HEAD), "i64")
-        radix, s, m, offset = (f.load("i64", f.at(place, j, "i64"), 8) for j in range(_OF_PASS))
+        routine, s, m, offset = (f.load("i64", f.at(place, j, "i64"), 8) for j in range(_OF_PASS))
         x, y, w = f.get(source), f.get(target), _numbers_at(f, offset)
-        for each in RADICES:
-            with f.when(f.test("eq", radix, each)):
-                f.line(f"call void @pass{each}(ptr {y}, ptr {x}, i64 {s}, i64 {m}, ptr {w})")
+        f.line(f"call void {f.op(f'inttoptr i64 {routine} to ptr')}(ptr {y}, ptr {x}, i64 {s}, i64 {m}, ptr {w})")
         f.set(source, y)
         f.set(target, x)
     f.leave(f"ptr {f.get(source)}")
     return f.text()
 
 
-def _end(real: Real, inverse: bool) -> str:
+def _end(real: Real, inverse: bool, name: str) -> str:
     """The end of a transform within: `m` blocks to numbers one behind the other."""
-    f = Function(f"end{int(inverse)}", parameters("y* x* m w*"), prefix="internal")
+    f = Function(name, parameters("y* x* m w*"))
     z, lanes = _Numbers(f, real), real.lanes
     with f.loop(0, "%m", lanes) as k:
         # The last blocks begin before the end of those before them, where LANES does not divide their number.
@@ -539,11 +563,13 @@ def _is(f: Function, kind: str, *codes: int) -> str:
 
 
 def _areas(f: Function, real: Real, size: str) -> list[str]:
-    return [real.at(f, "%scratch", f.mul(size, k) if k else 0) for k in range(3)]
+    after = f.add(f.op("ptrtoint ptr %scratch to i64"), LINE - 1)
+    start = f.op(f"inttoptr i64 {f.op(f'and i64 {after}, {-LINE}')} to ptr")
+    return [real.at(f, start, f.mul(size, k) if k else 0) for k in range(3)]
 
 
-def _within(real: Real) -> str:
-    f = Function("within", _UNITS, prefix="internal")
+def _within(real: Real, name: str) -> str:
+    f = Function(name, _UNITS)
     kind, n, x_width, x_count, y_width, y_count = (
         _field(f, name) for name in ("kind", "n", "x_width", "x_count", "y_width", "y_count")
     )
@@ -575,9 +601,8 @@ def _within(real: Real) -> str:
         # The area that the passes did not end in.
         free = f.select(f.op(f"icmp eq ptr {found}, {one}"), "ptr", two, one)
         to = f.select(makes_half, "ptr", free, y)
-        for inverse in (0, 1):
-            with f.when(is_inverse if inverse else f.op(f"xor i1 {is_inverse}, true")):
-                f.line(f"call void @end{inverse}(ptr {to}, ptr {found}, i64 {m}, ptr {turns})")
+        end = f.op(f"inttoptr i64 {_field(f, 'end')} to ptr")
+        f.line(f"call void {end}(ptr {to}, ptr {found}, i64 {m}, ptr {turns})")
         with f.when(makes_half):
             last = real.at(f, free, f.mul(n, 2))
             for k in (0, 1):
@@ -590,8 +615,8 @@ def _within(real: Real) -> str:
     return f.text()
 
 
-def _across(real: Real) -> str:
-    f = Function("across", _UNITS, prefix="internal")
+def _across(real: Real, name: str) -> str:
+    f = Function(name, _UNITS)
     kind, n, x_width, x_count, y_width, y_count = (
         _field(f, name) for name in ("kind", "n", "x_width", "x_count", "y_width", "y_count")
     )
@@ -634,18 +659,5 @@ def _across(real: Real) -> str:
         with f.when(is_pair):
             f.line(f"call void @half_across0(ptr {free}, ptr {found}, i64 {n}, ptr {halves})")
         moved("y", f.select(is_pair, "ptr", free, found), "%y", start, count)
-    f.leave()
-    return f.text()
-
-
-def _entry(real: Real) -> str:
-    f = Function(routine_name(real, real.lanes), _UNITS)
-    across = f.test("ne", _field(f, "across"), 0)
-    after = f.add(f.op("ptrtoint ptr %scratch to i64"), LINE - 1)
-    scratch = f.op(f"inttoptr i64 {f.op(f'and i64 {after}, {-LINE}')} to ptr")
-    given = ", ".join(f"{kind} {scratch if name == 'scratch' else f'%{name}'}" for kind, name in _UNITS)
-    for routine, condition in (("across", across), ("within", f.op(f"xor i1 {across}, true"))):
-        with f.when(condition):
-            f.line(f"call void @{routine}({given})")
     f.leave()
     return f.text()
