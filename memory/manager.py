@@ -73,9 +73,8 @@ class GivingBack:
 class Manager:
     """Blocks, allocations and states of one device; see the module's docstring.
 
-    >>> from ctrlgrad.memory.devices.simulated import SimulatedDevice
-    >>> device = SimulatedDevice({"device": 1 << 20, "host": 1 << 20}, blocking=True)
-    >>> manager = Manager(device, Budget(device=100))
+    >>> from ctrlgrad.memory.devices.cpu import CpuDevice
+    >>> manager = Manager(CpuDevice(), Budget(device=100))
     >>> loop = manager.loop("loop", swap=True)
     >>> blocks = []
     >>> for number in range(4):
@@ -350,12 +349,6 @@ class LoopMemory:
     @property
     def label(self) -> str:
         return self._record.label
-
-    @property
-    def wants_state(self) -> bool:
-        """True if the next `begin` would call `snapshot`."""
-        with self._manager.lock:
-            return self._manager.checkpoints.wants(self._record)
 
     def begin(self, snapshot: Snapshot | None = None, state_bytes: Callable[[], int] | None = None) -> Chunk:
         """A chunk that is about to run.

@@ -47,11 +47,11 @@ def register_device(name: str, factory: Factory) -> None:
     """Say how to make a device by name; the factory gets the session's budget.
 
     >>> from ctrlgrad import memory
-    >>> from ctrlgrad.memory.devices.simulated import SimulatedDevice
-    >>> memory.register_device("small", lambda limits: SimulatedDevice({"device": 1 << 20, "host": 1 << 20}))
+    >>> from ctrlgrad.memory.devices.cpu import CpuDevice
+    >>> memory.register_device("swapping to /tmp", lambda limits: CpuDevice("/tmp"))
     >>> with memory.budget(device="64 KiB") as session:
-    ...     session.manager("small").device.name
-    'simulated'
+    ...     session.manager("swapping to /tmp").device.name
+    'cpu'
     """
     _FACTORIES[name] = factory
 

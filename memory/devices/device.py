@@ -81,7 +81,7 @@ class Device(Protocol):
 
     @property
     def name(self) -> str:
-        """ "cpu", "cuda:0", "simulated"."""
+        """ "cpu", "cuda:0"."""
 
     @property
     def tiers(self) -> Sequence[Tier]:

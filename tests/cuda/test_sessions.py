@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import recurrent
 from instruments.comparing import assert_same
+from instruments.simulated import Fault
 from instruments.stand_in import StandIn, StandInDevice
 from instruments.stand_in_runs import on_reference
 from instruments.stand_in_sessions import LIBRARY, counts_of, run_within, unlimited
@@ -28,7 +29,6 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.ir import Graph
-from ctrlgrad.memory.devices.simulated import Fault
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.summary import summarize
 

@@ -10,6 +10,7 @@ import pytest
 from instruments.comparing import assert_same_bits
 from instruments.dataflow_runs import at_random, short_delays
 from instruments.sessions import assert_no_chunks, checked_session
+from instruments.simulated import SimulatedDevice
 from instruments.tables import programs_at_orders
 from programs import PROGRAMS, Program
 
@@ -21,7 +22,6 @@ from ctrlgrad.dataflow.settings import refuse_gpus
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import walk
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"parallel_iterations": 1},

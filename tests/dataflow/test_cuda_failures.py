@@ -10,6 +10,7 @@ import pytest
 from instruments.cards import BY_CLOCK, INSTANT, ON_BOTH, Cards, on_both
 from instruments.comparing import assert_same
 from instruments.dataflow_runs import run
+from instruments.simulated import Fault
 from instruments.stand_in import StandIn
 
 import ctrlgrad as cg
@@ -25,7 +26,6 @@ from ctrlgrad.errors import (
     UserInputError,
 )
 from ctrlgrad.execution import run_on
-from ctrlgrad.memory.devices.simulated import Fault
 
 
 def out_of_range(x: Any, index: Any, n: Any) -> Any:

@@ -12,6 +12,7 @@
 | run what CUDA kernels say without a card | `stand_in`, `stand_in_runs`, in memory sessions `stand_in_sessions` |
 | hold copies to a card's rules: addresses, streams, what lives | `fake_cupy` |
 | hold a memory device to its protocol | `device_rules` |
+| a memory device without hardware: virtual time, faults by number | `simulated` |
 | give each step of a device to a scheduler, and walk all schedules | `stepping` |
 | start programs in processes that have ctrlgrad imported | `warm` |
 | have a session's actions replayed by the checker, and nothing left at its end | `sessions` |

@@ -32,8 +32,8 @@ from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.engines.device_array import type_on_card
 from ctrlgrad.memory.devices.device import Piece, Stream
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from instruments.driver import HANDLE, OnDriver
+from instruments.simulated import SimulatedDevice
 from instruments.stand_in_arrays import CURRENT, StandInArray, check_home, computed, memory_at, operand, refuse_flushing
 from instruments.text import run_text
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from instruments.simulated import SimulatedDevice
 from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.errors import VerificationError
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import (

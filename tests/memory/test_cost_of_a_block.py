@@ -9,12 +9,12 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from instruments.simulated import SimulatedDevice
 from memory_cases.driving import CHUNK, Driver, chunks
 
 import ctrlgrad.memory
 from ctrlgrad.memory import residency
 from ctrlgrad.memory.chunk import ChunkRecord
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.residency import ResidencyIndex
 from ctrlgrad.memory.sizes import Budget

@@ -16,11 +16,11 @@ import pytest
 from instruments import device_rules
 from instruments.device_rules import Machine
 from instruments.fake_cupy import install
+from instruments.simulated import SimulatedDevice
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError
 from ctrlgrad.memory.devices.cpu import SHORT_BYTES, CpuDevice
 from ctrlgrad.memory.devices.cuda import CudaDevice
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.devices.streams import WorkerStream
 from ctrlgrad.memory.pool import Pool
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from instruments.comparing import assert_same_bits
 from instruments.sessions import assert_no_chunks, checked_session
+from instruments.simulated import SimulatedDevice
 from instruments.tables import programs_at_orders
 from programs import Program
 
@@ -20,7 +21,6 @@ from ctrlgrad import memory
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import walk
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.runtime.stack import BlockStack
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.simulated import SimulatedDevice, SimulatedEvent
 from memory_cases.checked_run import Run, simulated
 from memory_cases.driving import CHUNK, DOUBLE, WIDTH, Driver, chunks
 
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
-from ctrlgrad.memory.devices.simulated import SimulatedDevice, SimulatedEvent
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.residency import Residency
 from ctrlgrad.memory.sizes import Budget
@@ -322,7 +322,7 @@ def test_a_discarded_chunk_leaves_nothing_and_is_begun_again() -> None:
         used = run.manager.stats.used_bytes["device"]
         chunk.discard()
         assert run.manager.stats.used_bytes["device"] == used - HALF
-        assert not driver.memory.wants_state
+        assert not run.manager.checkpoints.wants(driver.memory._record)
         driver.forward()
         driver.backward()
         driver.settle()

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.simulated import Fault, SimulatedDevice
 from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.errors import BlockLostError, CtrlgradError, ExecutionError, MemoryBudgetError, TierRefusedError
 from ctrlgrad.memory.devices.cpu import CpuDevice
-from ctrlgrad.memory.devices.simulated import Fault, SimulatedDevice
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import Recording

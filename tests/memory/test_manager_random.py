@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from instruments.simulated import Fault, SimulatedDevice
 from memory_cases.driving import WIDTH, Driver
 
 from ctrlgrad.errors import CtrlgradError, MemoryBudgetError
-from ctrlgrad.memory.devices.simulated import Fault, SimulatedDevice
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import Recording

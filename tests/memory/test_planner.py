@@ -7,11 +7,11 @@ from itertools import product
 from typing import Any
 
 import pytest
+from instruments.simulated import SimulatedDevice
 from instruments.tables import in_turn
 from memory_cases.driving import CHUNK, Driver, chunks
 from memory_cases.model import Setting, forecast
 
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.planner import ChunkTimes, copied_share, uncopied_bytes
 from ctrlgrad.memory.profile.checker import check

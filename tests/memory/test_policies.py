@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from instruments.simulated import SimulatedDevice
 from memory_cases.driving import CHUNK, Driver, chunks
 
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.planner import UNDECIDED
 from ctrlgrad.memory.sizes import Budget

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.simulated import SimulatedDevice
 
 from ctrlgrad.memory import Budget, Manager
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.devices.streams import PassedEvent
 from ctrlgrad.memory.profile.pictures import ROWS, Profile, format_page, timeline, trace, write_plot, write_trace
 from ctrlgrad.memory.profile.records import (

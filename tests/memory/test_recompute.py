@@ -7,10 +7,10 @@ import math
 from typing import Any
 
 import pytest
+from instruments.simulated import SimulatedDevice
 from memory_cases.driving import CHUNK, DOUBLE, Driver, chunks
 
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Chunk, Manager
 from ctrlgrad.memory.planner import ChunkTimes, Planner
 from ctrlgrad.memory.profile.checker import check

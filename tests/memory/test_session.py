@@ -6,12 +6,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from instruments.simulated import SimulatedDevice
 from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory import Budget, budget, current, profile, register_device
 from ctrlgrad.memory import session as sessions
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.sizes import parse_size, show_size
 

@@ -71,14 +71,14 @@ def test_a_loop_with_a_chunk_that_did_not_find_room_is_not_computed_again() -> N
     with Run(Budget(device=3 * NBYTES)) as run:
         loop = run.manager.loop("loop", recompute=Again())
         chunk = loop.begin(lambda: (0, 8))
-        assert loop.wants_state
+        assert run.manager.checkpoints.wants(loop._record)
         blocks = []
         for _ in range(4):
             blocks.append(chunk.block((NBYTES,), BYTES, "x"))
             blocks[-1].array[:] = 0
             blocks[-1].settle()
         chunk.seal(1.0)
-        assert not loop.wants_state
+        assert not run.manager.checkpoints.wants(loop._record)
         for block in blocks:
             block.free()
         loop.finish()

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from instruments.simulated import FREED, FRESH, Fault, ProtocolError, SimulatedDevice
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError
 from ctrlgrad.memory.devices.device import Device, Event, Piece
-from ctrlgrad.memory.devices.simulated import FREED, FRESH, Fault, ProtocolError, SimulatedDevice
 
 KIB = 1024
 

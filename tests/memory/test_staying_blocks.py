@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from instruments.simulated import SimulatedDevice
 from memory_cases.driving import CHUNK, DOUBLE, WIDTH, Driver, chunks
 
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.recorder import Statistics

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from instruments.simulated import Fault, SimulatedDevice
 from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.memory import budget, profile
-from ctrlgrad.memory.devices.simulated import Fault, SimulatedDevice
 from ctrlgrad.memory.profile.pictures import trace
 from ctrlgrad.memory.profile.records import BytesInUse, Recording
 from ctrlgrad.memory.profile.summary import Peak, Sample, summarize, usages

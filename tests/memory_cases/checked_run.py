@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from instruments.simulated import SimulatedDevice
+
 from ctrlgrad.memory.devices.device import Device
-from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import CopyOut, Evict, Fetch, Place, Recording

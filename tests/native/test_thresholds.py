@@ -256,9 +256,6 @@ TABLE = {
         "2 LONGEST_PAUSE": MEMORY,
         "MOST_SECONDS": MEMORY,
     },
-    "memory/devices/simulated.py": {
-        "3": MEMORY,
-    },
     "memory/manager.py": {
         "2": "longer chunks: tests/memory/test_smallest_budgets.py",
     },
