@@ -43,6 +43,7 @@ from ctrlgrad.ir.control import emit_call
 from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.ops.term import Term, broadcast_to, emit, zeros
 from ctrlgrad.records import record
+from ctrlgrad.stacks.regions import RegionScope
 
 # Checkpoints with a policy: the values to save, and the nodes to recompute.
 #
@@ -231,17 +232,28 @@ def _again(adjoint: Adjoint, call: Call, value: Value) -> Value:
 
 
 def _resolved(adjoint: Adjoint, call: Call, value: Value) -> Value:
-    """An operand on the backward side. A TensorArray as it was in one iteration cannot be saved."""
-    if isinstance(value.type, StackType) and not adjoint.scope.keeps(value):
+    """An operand or residual on the backward side. A stack as it was in one iteration, or in the branch that was taken,
+    is saved as an array of its rows."""
+    scope = adjoint.scope
+    if not isinstance(value.type, StackType) or scope.keeps(value):
+        return scope.resolve(value)
+    if None in value.type.element.shape:
         what = "a function inside vmap" if call.kind == "rows" else call.kind
         raise DifferentiationError(
-            f"{what}: it uses a TensorArray that changes in the loop around, and is computed again backward",
+            f"{what}: it uses a TensorArray that changes in the loop around, and whose elements have unknown sizes",
             source=call.source,
-            expected="a TensorArray from outside of the loop, or arrays",
+            expected="a TensorArray from outside of the loop, or one whose element_shape is known, or arrays",
             got=str(value.type),
-            hint="read what it needs before the call, or pass array.stack()",
+            hint="read what it needs before the call, or pass array.stack(); where a forward rule calls vjp of loops,\n"
+            "return its arguments as residuals and let the backward rule call vjp",
         )
-    return adjoint.scope.resolve(value)
+    attrs = {"size": None}
+    if isinstance(scope, RegionScope) and value in scope.captures:
+        # Saved once in the region around, not in each iteration of this one.
+        rows = scope.need(scope.outer.observe("stack_to_tensor", scope.captures[value], attrs))
+    else:
+        rows = scope.resolve(scope.observe("stack_to_tensor", value, attrs))
+    return scope.backward.emit("stack_from_tensor", [rows], hint=value.hint)
 
 
 def _rows(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
@@ -337,7 +349,7 @@ def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:
     scope.replace(node, kept.node)
     taken = {i: adjoint.take(v) for i, v in enumerate(call.results)}
     cotangents = [(taken[i] or adjoint.zeros_like(call.results[i])).value for i in backward.given]
-    given = [scope.resolve(v) for v in (*call.captures, *residuals)]
+    given = [_resolved(adjoint, call, v) for v in (*call.captures, *residuals)]
     found = builder.inline(backward.graph, [*given, *cotangents])
     for i, cotangent in zip(backward.found, found, strict=True):
         adjoint.add(call.arguments[i], Term(builder, cotangent))
@@ -361,7 +373,7 @@ def _custom_jvp(adjoint: Adjoint, node: Node, call: Call, seeded: list[int]) -> 
         raise _not_linear(call)
     # Linear in the tangents: any tangents do that are no strong zeros, which could stop a factor that is not finite.
     tangents = [_tangent(adjoint, call.arguments[i]).value for i in push.given]
-    results = builder.inline(halves.forward, [*(adjoint.scope.resolve(v) for v in call.operands), *tangents])
+    results = builder.inline(halves.forward, [*(_resolved(adjoint, call, v) for v in call.operands), *tangents])
     seeds = [taken[i] for i in push.found if i in taken]
     cotangents = builder.inline(halves.backward, [*results[len(results) - halves.residuals :], *seeds])
     for i, cotangent in zip(push.given, cotangents, strict=True):
