@@ -231,21 +231,25 @@ def _again(adjoint: Adjoint, call: Call, value: Value) -> Value:
     return adjoint.scope.backward.emit("barrier", [resolved], hint=value.hint)
 
 
+def _can_save(adjoint: Adjoint, value: Value) -> bool:
+    """True unless it is a stack whose rows, of sizes that only a run tells, make no array to save."""
+    return not isinstance(value.type, StackType) or adjoint.scope.keeps(value) or None not in value.type.element.shape
+
+
 def _resolved(adjoint: Adjoint, call: Call, value: Value) -> Value:
     """An operand or residual on the backward side. A stack as it was in one iteration, or in the branch that was taken,
     is saved as an array of its rows."""
     scope = adjoint.scope
     if not isinstance(value.type, StackType) or scope.keeps(value):
         return scope.resolve(value)
-    if None in value.type.element.shape:
+    if not _can_save(adjoint, value):
         what = "a function inside vmap" if call.kind == "rows" else call.kind
         raise DifferentiationError(
             f"{what}: it uses a TensorArray that changes in the loop around, and whose elements have unknown sizes",
             source=call.source,
             expected="a TensorArray from outside of the loop, or one whose element_shape is known, or arrays",
             got=str(value.type),
-            hint="read what it needs before the call, or pass array.stack(); where a forward rule calls vjp of loops,\n"
-            "return its arguments as residuals and let the backward rule call vjp",
+            hint="read what it needs before the call, or pass array.stack()",
         )
     attrs = {"size": None}
     if isinstance(scope, RegionScope) and value in scope.captures:
@@ -349,8 +353,13 @@ def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:
     scope.replace(node, kept.node)
     taken = {i: adjoint.take(v) for i, v in enumerate(call.results)}
     cotangents = [(taken[i] or adjoint.zeros_like(call.results[i])).value for i in backward.given]
-    given = [_resolved(adjoint, call, v) for v in (*call.captures, *residuals)]
-    found = builder.inline(backward.graph, [*given, *cotangents])
+    captures = [_resolved(adjoint, call, v) for v in call.captures]
+    if all(_can_save(adjoint, v) for v in residuals):
+        given = [_resolved(adjoint, call, v) for v in residuals]
+    else:
+        again = builder.inline(_silent(forward), [_again(adjoint, call, v) for v in call.operands])
+        given = again[len(call.results) :]
+    found = builder.inline(backward.graph, [*captures, *given, *cotangents])
     for i, cotangent in zip(backward.found, found, strict=True):
         adjoint.add(call.arguments[i], Term(builder, cotangent))
 
