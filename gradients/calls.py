@@ -358,7 +358,7 @@ def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:
         given = [_resolved(adjoint, call, v) for v in residuals]
     else:
         again = builder.inline(_silent(forward), [_again(adjoint, call, v) for v in call.operands])
-        given = again[len(call.results) :]
+        given = [*again[len(call.results) :]]
     found = builder.inline(backward.graph, [*captures, *given, *cotangents])
     for i, cotangent in zip(backward.found, found, strict=True):
         adjoint.add(call.arguments[i], Term(builder, cotangent))
