@@ -43,6 +43,7 @@ from ctrlgrad.ir.control import emit_call
 from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.ops.term import Term, broadcast_to, emit, zeros
 from ctrlgrad.records import record
+from ctrlgrad.stacks.regions import RegionScope
 
 # Checkpoints with a policy: the values to save, and the nodes to recompute.
 #
@@ -230,18 +231,33 @@ def _again(adjoint: Adjoint, call: Call, value: Value) -> Value:
     return adjoint.scope.backward.emit("barrier", [resolved], hint=value.hint)
 
 
+def _can_save(adjoint: Adjoint, value: Value) -> bool:
+    """True unless it is a stack whose rows, of sizes that only a run tells, make no array to save."""
+    return not isinstance(value.type, StackType) or adjoint.scope.keeps(value) or None not in value.type.element.shape
+
+
 def _resolved(adjoint: Adjoint, call: Call, value: Value) -> Value:
-    """An operand on the backward side. A TensorArray as it was in one iteration cannot be saved."""
-    if isinstance(value.type, StackType) and not adjoint.scope.keeps(value):
+    """An operand or residual on the backward side. A stack as it was in one iteration, or in the branch that was taken,
+    is saved as an array of its rows."""
+    scope = adjoint.scope
+    if not isinstance(value.type, StackType) or scope.keeps(value):
+        return scope.resolve(value)
+    if not _can_save(adjoint, value):
         what = "a function inside vmap" if call.kind == "rows" else call.kind
         raise DifferentiationError(
-            f"{what}: it uses a TensorArray that changes in the loop around, and is computed again backward",
+            f"{what}: it uses a TensorArray that changes in the loop around, and whose elements have unknown sizes",
             source=call.source,
-            expected="a TensorArray from outside of the loop, or arrays",
+            expected="a TensorArray from outside of the loop, or one whose element_shape is known, or arrays",
             got=str(value.type),
             hint="read what it needs before the call, or pass array.stack()",
         )
-    return adjoint.scope.resolve(value)
+    attrs = {"size": None}
+    if isinstance(scope, RegionScope) and value in scope.captures:
+        # Saved once in the region around, not in each iteration of this one.
+        rows = scope.need(scope.outer.observe("stack_to_tensor", scope.captures[value], attrs))
+    else:
+        rows = scope.resolve(scope.observe("stack_to_tensor", value, attrs))
+    return scope.backward.emit("stack_from_tensor", [rows], hint=value.hint)
 
 
 def _rows(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
@@ -337,8 +353,13 @@ def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:
     scope.replace(node, kept.node)
     taken = {i: adjoint.take(v) for i, v in enumerate(call.results)}
     cotangents = [(taken[i] or adjoint.zeros_like(call.results[i])).value for i in backward.given]
-    given = [scope.resolve(v) for v in (*call.captures, *residuals)]
-    found = builder.inline(backward.graph, [*given, *cotangents])
+    captures = [_resolved(adjoint, call, v) for v in call.captures]
+    if all(_can_save(adjoint, v) for v in residuals):
+        given = [_resolved(adjoint, call, v) for v in residuals]
+    else:
+        again = builder.inline(_silent(forward), [_again(adjoint, call, v) for v in call.operands])
+        given = [*again[len(call.results) :]]
+    found = builder.inline(backward.graph, [*captures, *given, *cotangents])
     for i, cotangent in zip(backward.found, found, strict=True):
         adjoint.add(call.arguments[i], Term(builder, cotangent))
 
@@ -361,7 +382,7 @@ def _custom_jvp(adjoint: Adjoint, node: Node, call: Call, seeded: list[int]) -> 
         raise _not_linear(call)
     # Linear in the tangents: any tangents do that are no strong zeros, which could stop a factor that is not finite.
     tangents = [_tangent(adjoint, call.arguments[i]).value for i in push.given]
-    results = builder.inline(halves.forward, [*(adjoint.scope.resolve(v) for v in call.operands), *tangents])
+    results = builder.inline(halves.forward, [*(_resolved(adjoint, call, v) for v in call.operands), *tangents])
     seeds = [taken[i] for i in push.found if i in taken]
     cotangents = builder.inline(halves.backward, [*results[len(results) - halves.residuals :], *seeds])
     for i, cotangent in zip(push.given, cotangents, strict=True):

@@ -50,6 +50,7 @@ CALLS = {
     "call grad",
     "call jvp",
     "call linearize",
+    *(f"rule: {way}" for way in ("later", "kept", "pushed", "linearized", "pulled twice")),
 }
 BRANCHES = {"switch of one branch", "empty branch", "identical branches", "constant branch"}
 CARRIES = {
@@ -277,7 +278,7 @@ def test_programs_hold_every_construct() -> None:
 # Constructs that a feature adds; the remaining features only make more of the existing ones.
 ADDED = {
     "bare": CARRIES - {"carry passed through"},
-    "rules": {"call custom_jvp", "call custom_vjp"},
+    "rules": {"call custom_jvp", "call custom_vjp", "rule: kept"},
     "gradients": {"call grad", "call jvp", "call linearize", "grad inside", "jvp inside", "linearize inside"},
     "vmap": {"call vmap", "vmap along another axis", "vmap to another axis"},
     "dtypes": DTYPES,

@@ -584,7 +584,7 @@ def _zero_row(batcher: Batcher, value: Value) -> Term:
 
 def _no_rows(call: Call) -> TypeMismatchError:
     return TypeMismatchError(
-        f"vmap: {call.kind} with a TensorArray as an argument, result or residual",
+        f"vmap: {call.kind} with a TensorArray as an argument or result",
         source=call.source,
         expected="arrays",
         got="a TensorArray",
@@ -655,13 +655,14 @@ def _with_rows(batcher: Batcher, call: Call) -> tuple[list[Value], list[Value], 
 @record(eq=False)
 class _Rule:
     """The graphs of a rule (`ir.rules.Reverse`) with rows: arguments and results have them, what is closed over comes
-    as it is."""
+    as it is. A residual may be a stack, which a derivative that the rule takes has left."""
 
     call: Call
     crossing: tuple[int, ...]
     rows: Rows
     counts: tuple[Value, ...]
-    _batched: dict[Graph, Graph] = field(default_factory=dict)
+    # With the kinds of the results.
+    _batched: dict[Graph, tuple[Graph, tuple[int, ...]]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return "later"
@@ -684,27 +685,36 @@ class _Rule:
 
     def backward(self, perturbed: Positions, seeded: Positions) -> Answer:
         found: Answer = self.call.rule.backward(perturbed, seeded)
-        return replace(found, graph=self.batched(found.graph))
+        _, kinds = self._batched[self.call.rule.forward(perturbed)]
+        return replace(found, graph=self.batched(found.graph, kinds[len(self.call.results) :]))
 
-    def batched(self, region: Graph) -> Graph:
+    def batched(self, region: Graph, residuals: tuple[int, ...] = ()) -> Graph:
+        """The region with rows; `residuals` are the kinds of its first arguments, where they are residuals."""
         if region not in self._batched:
-            (self._batched[region],) = close([self._with_rows(region)], self.counts).regions
-        return self._batched[region]
+            graph, kinds = self._with_rows(region, residuals)
+            (closed,) = close([graph], self.counts).regions
+            self._batched[region] = closed, kinds
+        return self._batched[region][0]
 
-    def _with_rows(self, region: Graph) -> Graph:
-        builder, shared = Builder(name=region.name), len(self.crossing)
-        for v in (*region.inputs[shared:], *region.outputs):
+    def _with_rows(self, region: Graph, residuals: tuple[int, ...]) -> tuple[Graph, tuple[int, ...]]:
+        builder, first = Builder(name=region.name), (*self.crossing, *residuals)
+        for v in (*region.inputs[len(first) :], *region.outputs[: len(self.call.results)]):
             if not isinstance(v.type, TensorType):
                 raise _no_rows(self.call)
-        lanes: dict[Value, Lane] = {}
-        for v, kind in zip(region.inputs, self.crossing, strict=False):
-            lanes[v] = entering(builder, self.rows, kind, v.type, v.hint, None)
-        for v in region.inputs[shared:]:
-            lanes[v] = Batched(builder, builder.input(self.rows.of(v.tensor), v.hint))
+        entered = [*first, *[ROWS] * (len(region.inputs) - len(first))]
+        lanes = {
+            v: entering(builder, self.rows, kind, v.type, v.hint, None)
+            for v, kind in zip(region.inputs, entered, strict=True)
+        }
         inner = Batcher(builder, self.rows, lanes)
         produced = inner.run(region)
-        found = [inner.seen(lane, v.tensor).value for lane, v in zip(produced, region.outputs, strict=True)]
-        return builder.finish(found)
+        kinds = tuple(
+            ROWS if isinstance(v.type, TensorType) else kind_of(x)
+            for v, x in zip(region.outputs, produced, strict=True)
+        )
+        found = zip(produced, kinds, region.outputs, strict=True)
+        outputs = [x for lane, kind, v in found for x in leaving(inner, lane, kind, v.type, None)]
+        return builder.finish(outputs), kinds
 
 
 def _rows(batcher: Batcher, call: Call) -> Sequence[Lane]:

@@ -23,9 +23,11 @@ from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record_call, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
-from ctrlgrad.frontend.tracer import Traced, in_trace, leaves_of
+from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace, leaves_of
+from ctrlgrad.gradients.later import settled
 from ctrlgrad.ir import Builder, Graph, TensorType, Type, Value, close
 from ctrlgrad.ir.rules import Answer, Positions
+from ctrlgrad.passes import remove_dead_code
 from ctrlgrad.records import record
 from ctrlgrad.signature import TensorSpec
 from ctrlgrad.source import Source, here
@@ -130,6 +132,11 @@ def without_rule(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """The result of a call that nothing differentiates; like every engine it says nothing of infinities and NaN."""
     with np.errstate(all="ignore"):
         return in_trace(lambda: fn(*args))
+
+
+def rule_graph(what: str, rule: Callable[[list[Any]], Any], inputs: Sequence[Leaf], known: Sequence[Any]) -> Graph:
+    """The graph of a rule. Under `vmap`, it is batched by itself: see `settled`."""
+    return settled(remove_dead_code(trace_rule(what, rule, inputs, known).finish()))
 
 
 class RuleSetters:
@@ -396,7 +403,7 @@ class ForwardRule(CustomCall):
 
         tangents = [replace(self.inputs[i], hint=f"t_{self.inputs[i].hint}") for i in perturbed]
         known = [*self.leaves, *[None] * len(tangents)]
-        graph = trace_rule("push", push, [*self.inputs, *tangents], known).finish()
+        graph = rule_graph("push", push, [*self.inputs, *tangents], known)
         return Answer(graph, perturbed, tuple(found))
 
     def _tangents(self, given: Mapping[int, Tensor]) -> Any:
@@ -526,7 +533,7 @@ class _ReverseRule(CustomCall):
             return [cotangents[i] for i in perturbed]
 
         known = [*kept.saved, *kept.sizes, *[None] * len(seeded)]
-        return Answer(trace_rule("backward", backward, inputs, known).finish(), seeded, perturbed)
+        return Answer(rule_graph("backward", backward, inputs, known), seeded, perturbed)
 
     def primals(self, inputs: list[Any], perturbed: Positions) -> list[Any]:
         """Arguments for the forward rule; with `symbolic_zeros` each is a `CustomVJPPrimal`."""
@@ -636,7 +643,7 @@ class _Kept:
             ]
             return call.like(rule, result, results, labels, is_same), self.saved, self.sizes
 
-        self.graph = trace_rule("forward", forward, call.inputs, call.leaves).finish()
+        self.graph = rule_graph("forward", forward, call.inputs, call.leaves)
 
     def residuals(self, saved: Sequence[Any]) -> Any:
         """The residuals, given what was saved of them."""
@@ -663,6 +670,14 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
     >>> float(cg.grad(times)(2.0))
     5.0
     """
+    # Values without a derivative stay closed over, as in JAX.
+    return _converted(fun, example_args, lambda t: t.is_differentiable)
+
+
+def _converted(
+    fun: Callable[..., Any], example_args: tuple[Any, ...], is_hoisted: Callable[[Type], bool]
+) -> tuple[Callable[..., Any], list[Any]]:
+    """Work of `closure_convert`: `is_hoisted` tells the types of the values that become arguments."""
     if trace.current() is None:
         return fun, []
     source = here()
@@ -678,9 +693,8 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
     )
     closed = close([traced.finish()])
     builder = recorder()
-    # Values without a derivative stay closed over, as in JAX.
-    floats = [i for i, v in enumerate(closed.captures) if v.type.is_differentiable]
-    count = len(floats)
+    hoisted = [i for i, v in enumerate(closed.captures) if is_hoisted(v.type)]
+    count = len(hoisted)
 
     def converted(*args: Any) -> Any:
         given, given_treedef = tree.flatten(args)
@@ -692,14 +706,14 @@ def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callab
         def record() -> Any:
             here_now = recorder()
             captured = {i: Tensor(builder, v) for i, v in enumerate(closed.captures)}
-            captured.update(zip(floats, given[split:], strict=True))
+            captured.update(zip(hoisted, given[split:], strict=True))
             values = [value_in(here_now, x) for x in (*captured.values(), *given[:split])]
             results = here_now.inline(closed.regions[0], values)
             return tree.unflatten(traced.treedef, [Tensor(here_now, v) for v in results])
 
         return in_trace(record)
 
-    return converted, [Tensor(builder, closed.captures[i]) for i in floats]
+    return converted, [Tensor(builder, closed.captures[i]) for i in hoisted]
 
 
 def custom_gradient(fun: Callable[..., Any]) -> Any:
@@ -736,7 +750,8 @@ def custom_gradient(fun: Callable[..., Any]) -> Any:
 
     def forward(*args: Any) -> tuple[Any, Any]:
         value, backward = both(*args)
-        converted, closed_over = closure_convert(backward, value)
+        # The backward rule is traced elsewhere, where integers and booleans of this trace are out of reach too.
+        converted, closed_over = _converted(backward, (value,), lambda t: True)
 
         def pull(consts: list[Any], cotangent: Any) -> tuple[Any, ...]:
             cotangents = converted(cotangent, *consts)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Literal
 
-from random_programs.constructs import as_it_is, construct, declare_out, structure, value_of, write_statements
+from random_programs.constructs import (
+    CONSTRUCTS,
+    as_it_is,
+    construct,
+    declare_out,
+    structure,
+    value_of,
+    write_statements,
+)
 from random_programs.kinds import (
     SCALAR,
     Array,
@@ -22,7 +30,7 @@ from random_programs.kinds import (
     without,
 )
 from random_programs.program import Block, Branch, Call, Parameter, Structure
-from random_programs.writer import Writer
+from random_programs.writer import DEEPEST, Writer
 
 _LITERALS = {SCALAR: ("0.5", "-0.25", "1.0"), Int(): ("0", "2", "3"), Bool(): ("True", "False")}
 
@@ -106,14 +114,19 @@ def custom_rule(w: Writer) -> None:
         return
     jvp = w.forward or not w.chance(2)
     form: Literal["custom_jvp", "custom_vjp"] = "custom_jvp" if jvp else "custom_vjp"
+    rule: Literal["later", "kept", "pushed", "linearized", "pulled twice"]
+    rule = w.choose(("pushed", "linearized", "pulled twice") if jvp else ("later", "kept"))  # type: ignore[assignment]
     with w.hidden(), w.block(), w.forward_mode() if jvp else nullcontext():
         for parameter, kind in parameters:
             w.declare(kind, parameter.inner)
+        if w.depth < DEEPEST and w.chance(2):
+            # A derivative of straight lines leaves no stacks for the rule to hand on.
+            w.choose(CONSTRUCTS)(w)
         write_statements(w, 3)
         found = [w.any_float() for _ in range(w.number(1, 2))]
         block = w.finished([name for name, _ in found])
     outs = tuple(w.declare(kind) for _, kind in found)
-    w.statements.append(Call(form, tuple(p for p, _ in parameters), structure(w), block, outs))
+    w.statements.append(Call(form, tuple(p for p, _ in parameters), structure(w), block, outs, rule=rule))
 
 
 @construct(2)
@@ -188,6 +201,8 @@ def vmap(w: Writer) -> None:
     with w.hidden(lambda kind: not isinstance(kind, Array)), w.block(), w.fixed_sizes():
         for parameter, kind in parameters:
             w.declare(kind, parameter.inner)
+        if w.depth < DEEPEST and w.chance(3):
+            custom_rule(w)
         write_statements(w, 4)
         found = [v for v in (w.pick(can_return) for _ in range(w.number(1, 2))) if v is not None]
         if not found:

@@ -143,6 +143,8 @@ class Call:
     # Of a derivative: what it may use from outside.
     visible: tuple[str, ...] = ()
     directions: tuple[str, ...] = ()
+    # Of a custom rule: how it takes the function's derivative.
+    rule: Literal["later", "kept", "pushed", "linearized", "pulled twice"] = "later"
 
 
 Statement = Line | While | For | Scan | Branch | Call
@@ -250,5 +252,7 @@ def _traits(statement: Statement) -> Iterator[str]:
             yield "vmap along another axis"
         if any(statement.out_axes):
             yield "vmap to another axis"
+        if statement.form in ("custom_jvp", "custom_vjp"):
+            yield f"rule: {statement.rule}"
     if isinstance(statement, Branch | For) and statement.note:
         yield statement.note

@@ -202,7 +202,7 @@ class Traced(_Writer):
         if call.form == "plain":
             called = name
         elif call.form in ("custom_jvp", "custom_vjp"):
-            called = self.rule(call.form, name)
+            called = self.rule(call, name)
         elif call.form == "grad":
             called = f"cg.grad({name}, argnums={tuple(range(len(parameters)))})"
         elif call.form in ("jvp", "linearize"):
@@ -222,18 +222,33 @@ class Traced(_Writer):
         structure = Structure() if call.form == "grad" else call.structure
         self.results(structure, call.outs, f"{called}({operands})")
 
-    def rule(self, form: str, name: str) -> str:
+    def rule(self, call: Call, name: str) -> str:
         """A function with a rule that says the truth."""
         rule = self.label("rule")
-        self.emit(f"{rule} = cg.{form}({name})")
-        if form == "custom_jvp":
-            self.emit(f"{rule}.defjvp(lambda primals, tangents: cg.jvp({name}, primals, tangents))")
-        else:
-            forward, backward = (
+        self.emit(f"{rule} = cg.{call.form}({name})")
+        if call.rule == "pulled twice":
+            push = self.label("push")
+            self.emit(f"def {push}(primals, tangents):")
+            with self.indented():
+                self.emit(f"outputs, pullback = cg.vjp({name}, *primals)")
+                self.emit("start = cg.tree.map(cnp.zeros_like, outputs)")
+                self.emit("return outputs, cg.vjp(pullback, start)[1](tangents)[0]")
+            self.emit(f"{rule}.defjvp({push})")
+            return rule
+        setter, *functions = {
+            "later": (
+                "defvjp",
                 f"lambda *given: ({name}(*given), given)",
                 f"lambda given, ct: cg.vjp({name}, *given)[1](ct)",
-            )
-            self.emit(f"{rule}.defvjp({forward}, {backward})")
+            ),
+            "kept": ("defvjp", f"lambda *given: cg.vjp({name}, *given)", "lambda pullback, ct: pullback(ct)"),
+            "pushed": ("defjvp", f"lambda primals, tangents: cg.jvp({name}, primals, tangents)"),
+            "linearized": (
+                "defjvp",
+                f"lambda primals, tangents: (lambda y, push: (y, push(*tangents)))(*cg.linearize({name}, *primals))",
+            ),
+        }[call.rule]
+        self.emit(f"{rule}.{setter}({', '.join(functions)})")
         return rule
 
 

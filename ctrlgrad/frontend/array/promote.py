@@ -172,7 +172,12 @@ def unknown_axes(t: Type) -> list[int]:
 
 
 def ensured(x: Any, sizes: Mapping[int, Any], problem: str, hint: str) -> Any:
-    """x, which must have these sizes along its axes: an error at once or, where sizes are unknown, at run time."""
+    """x, which must have these sizes along its axes: an error at once or, where sizes are unknown, at run time.
+
+    A stack has no axes, and no sizes to have.
+    """
+    if not sizes:
+        return x
     known = shape_of(x)
     open_axes = tuple(a for a in sorted(sizes) if isinstance(sizes[a], Tensor) or sizes[a] != known[a])
     if not open_axes:
