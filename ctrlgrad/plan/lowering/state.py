@@ -443,9 +443,9 @@ class State:
             return numbers
         first = value.reshape(-1)[:1]
         if value.size and (value.reshape(-1).view(np.uint8).reshape(value.size, -1) == first.view(np.uint8)).all():
-            numbers = self.constant(first[0])
-            assert isinstance(numbers, tuple)
-            return Splat(numbers, tuple(Size(d) for d in value.shape), value.dtype)
+            element = self.constant(first[0])
+            assert isinstance(element, tuple)
+            return Splat(element, tuple(Size(d) for d in value.shape), value.dtype)
         known = self._constants.get(id(value))
         if known is None:
             known = self._constants[id(value)] = self.array(value.dtype, tuple(Size(d) for d in value.shape))
