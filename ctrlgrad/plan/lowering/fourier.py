@@ -53,6 +53,8 @@ def transform(state: State, node: Node) -> None:
 
 def _is_fast(points: int, columns: Size) -> bool:
     """Return true for a number of points that machine code transforms faster than SciPy."""
+    if points == 0:
+        return False
     left = points
     for prime in (2, 3, 5):
         while left % prime == 0:
