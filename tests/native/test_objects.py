@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import dataclasses
 import gc
@@ -22,6 +23,7 @@ from programs import BY_NAME
 import ctrlgrad as cg
 from ctrlgrad.engines.native import engine, llvm, objects, target
 from ctrlgrad.engines.native.objects import CannotLoad, ObjectCode
+from ctrlgrad.engines.native.products import routines
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir.caching import Recent
 
@@ -338,6 +340,22 @@ def test_the_key_changes_with_text_compiler_and_the_modules_that_print(tmp_path:
     assert objects.key_of([TEXT], [str(tmp_path / "gone.py")]) is None
     monkeypatch.setattr(llvm.functions(), "version", "0.0")
     assert key_of(TEXT) != before
+
+
+def test_the_key_of_a_routine_has_every_module_that_its_text_is_made_of() -> None:
+    """Bytes of a thread's scratch, say, follow from limits of the lowering: an object with fewer is not valid."""
+    folder = Path(routines.__file__).parent
+    # Of these no text comes, or they are in each key.
+    besides = {"ctrlgrad", "ctrlgrad.dtypes", "ctrlgrad.errors", "ctrlgrad.forks", "ctrlgrad.records"}
+    besides |= {objects.__name__, target.__name__}
+    found = set()
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("ctrlgrad"):
+                inside = {f"{node.module}.{alias.name}" for alias in node.names} & sys.modules.keys()
+                found |= inside or {node.module}
+    files = {sys.modules[name].__file__ for name in found - besides}
+    assert len(files) > 20 and files <= {*routines._FILES}, files - {*routines._FILES}
 
 
 # Linking.
