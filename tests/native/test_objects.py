@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from instruments.comparing import assert_same_bits
+from instruments.machines import VECTOR_BITS
 from programs import BY_NAME
 
 import ctrlgrad as cg
@@ -359,6 +360,27 @@ def test_the_key_of_a_routine_has_every_module_that_its_text_is_made_of() -> Non
 
 
 # Linking.
+
+
+HALVES = """
+import numpy as np
+import ctrlgrad as cg
+
+halves = np.arange(65536, dtype=np.uint16).view(np.float16)
+double, twice, back = cg.function(lambda x: (x.astype("float64"), x + x, x.astype("float32").astype("float16")))(halves)
+np.testing.assert_array_equal(double, halves.astype(float))
+with np.errstate(all="ignore"):
+    np.testing.assert_array_equal(twice, halves + halves)
+np.testing.assert_array_equal(back, halves)
+"""
+
+
+@pytest.mark.parametrize("bits", VECTOR_BITS)
+def test_half_floats_with_vectors_of_a_width(bits: int) -> None:
+    """An x86 processor with vectors of 128 bits has no F16C: conversions are calls that the linker must find."""
+    variables = {**os.environ, "CTRLGRAD_VECTOR_BITS": str(bits)}
+    found = subprocess.run([sys.executable, "-c", HALVES], env=variables, capture_output=True, text=True, timeout=600)
+    assert found.returncode == 0, found.stderr
 
 
 def test_an_object_calls_what_it_is_linked_with(folder: Path) -> None:
