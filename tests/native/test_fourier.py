@@ -198,6 +198,16 @@ def test_numbers_that_are_not_finite_and_empty_batches() -> None:
     assert cg.function(lambda x: cnp.fft.fft(x, axis=1))(np.ones((3, 8, 0))).shape == (3, 8, 0)
 
 
+def test_a_size_of_zero_that_only_the_call_knows_is_an_error() -> None:
+    """A plan for no elements is made, and its run raises; lowering once divided 0 by primes forever."""
+    spec = cg.TensorSpec((None, None), "complex128")
+    f = cg.function(lambda z: cnp.fft.fft(z, axis=1), signature=[spec])
+    for columns in (1, 2):
+        np.testing.assert_allclose(f(np.ones((3, columns), complex)), np.fft.fft(np.ones((3, columns))))
+    with pytest.raises(cg.errors.ShapeError, match="fft: no elements along the axis"):
+        f(np.ones((3, 0), complex))
+
+
 def filtered(lib: Any, n: int, norm: str) -> Any:
     """A function of real numbers and of a half spectrum that uses every real transform."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import dataclasses
 import gc
@@ -17,11 +18,13 @@ from typing import Any
 
 import pytest
 from instruments.comparing import assert_same_bits
+from instruments.machines import VECTOR_BITS
 from programs import BY_NAME
 
 import ctrlgrad as cg
 from ctrlgrad.engines.native import engine, llvm, objects, target
 from ctrlgrad.engines.native.objects import CannotLoad, ObjectCode
+from ctrlgrad.engines.native.products import routines
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir.caching import Recent
 
@@ -340,7 +343,44 @@ def test_the_key_changes_with_text_compiler_and_the_modules_that_print(tmp_path:
     assert key_of(TEXT) != before
 
 
+def test_the_key_of_a_routine_has_every_module_that_its_text_is_made_of() -> None:
+    """Bytes of a thread's scratch, say, follow from limits of the lowering: an object with fewer is not valid."""
+    folder = Path(routines.__file__).parent
+    # Of these no text comes, or they are in each key.
+    besides = {"ctrlgrad", "ctrlgrad.dtypes", "ctrlgrad.errors", "ctrlgrad.forks", "ctrlgrad.records"}
+    besides |= {objects.__name__, target.__name__}
+    found = set()
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("ctrlgrad"):
+                inside = {f"{node.module}.{alias.name}" for alias in node.names} & sys.modules.keys()
+                found |= inside or {node.module}
+    files = {sys.modules[name].__file__ for name in found - besides}
+    assert len(files) > 20 and files <= {*routines._FILES}, files - {*routines._FILES}
+
+
 # Linking.
+
+
+HALVES = """
+import numpy as np
+import ctrlgrad as cg
+
+halves = np.arange(65536, dtype=np.uint16).view(np.float16)
+double, twice, back = cg.function(lambda x: (x.astype("float64"), x + x, x.astype("float32").astype("float16")))(halves)
+np.testing.assert_array_equal(double, halves.astype(float))
+with np.errstate(all="ignore"):
+    np.testing.assert_array_equal(twice, halves + halves)
+np.testing.assert_array_equal(back, halves)
+"""
+
+
+@pytest.mark.parametrize("bits", VECTOR_BITS)
+def test_half_floats_with_vectors_of_a_width(bits: int) -> None:
+    """An x86 processor with vectors of 128 bits has no F16C: conversions are calls that the linker must find."""
+    variables = {**os.environ, "CTRLGRAD_VECTOR_BITS": str(bits)}
+    found = subprocess.run([sys.executable, "-c", HALVES], env=variables, capture_output=True, text=True, timeout=600)
+    assert found.returncode == 0, found.stderr
 
 
 def test_an_object_calls_what_it_is_linked_with(folder: Path) -> None:

@@ -49,7 +49,7 @@ class Elements:
         return self._vector(base, at, real, parts, part, width, further, first)
 
     def load_backwards(self, base: str, at: str, dtype: np.dtype, width: int, further: int) -> str:
-        """Load a vector whose lanes lie one before the other, `further` elements before `at` the first one."""
+        """Load a vector in reverse order: lane k lies `further` + k elements before `at`."""
         value, kind = self.load(base, at, dtype, 0, width, 1 - width - further), type_of(dtype, width)
         return self.w.op(f"shufflevector {kind} {value}, {kind} poison, {_lanes(range(width - 1, -1, -1))}")
 

@@ -192,6 +192,10 @@ def _unload(most: int) -> None:
 @functools.cache
 def _linker() -> int:
     problem = ctypes.c_char_p()
+    if target.host().triple.startswith("x86") and not target.host().has("f16c"):
+        # Such a processor has no instruction that converts half floats: LLVM calls the C compiler's library.
+        with contextlib.suppress(OSError):
+            ctypes.CDLL("libgcc_s.so.1", ctypes.RTLD_GLOBAL)
     # JITLink lays an object out in one piece of memory: parts of it that lie far apart would not reach each other.
     linker = llvm.functions().CreateLLJITCompiler(None, True, True, ctypes.byref(problem))
     if not linker:

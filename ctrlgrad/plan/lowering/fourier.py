@@ -10,13 +10,14 @@ from ctrlgrad.plan.lowering.state import State
 from ctrlgrad.plan.model import Spectrum, Transform, View, points_of
 from ctrlgrad.plan.sizes import ONE, Size, product, row_major
 
+# Limits up to which machine code is faster than a call of SciPy.
 MOST_POINTS = 1 << 16
-"""Complex numbers of a transform up to which machine code is faster than a call of SciPy: of a multiple of 4 numbers
-that lie one behind the other, whose lanes are parts of one transform."""
+"""Most complex numbers of a transform in rows, if a multiple of 4: lanes are parts of one transform."""
 MOST_ACROSS = 1 << 12
-"""The same of numbers in columns, whose lanes are transforms beside each other."""
+"""Most complex numbers of a transform in columns: lanes are transforms beside each other."""
 MOST_ALONE = 1 << 10
-"""The same of any other number of them, in rows: lanes are rows, and stay empty where these are few."""
+"""Most complex numbers of a transform in rows, if no multiple of 4: lanes are rows, and stay empty where rows are
+few."""
 
 
 def transform(state: State, node: Node) -> None:
@@ -53,6 +54,8 @@ def transform(state: State, node: Node) -> None:
 
 def _is_fast(points: int, columns: Size) -> bool:
     """Return true for a number of points that machine code transforms faster than SciPy."""
+    if points == 0:
+        return False
     left = points
     for prime in (2, 3, 5):
         while left % prime == 0:

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from ctrlgrad import forks
-from ctrlgrad.engines.native import loops, objects, target, text
+from ctrlgrad.engines import threads
+from ctrlgrad.engines.native import expressions, loops, objects, reductions, sum_blocks, target, text
 from ctrlgrad.engines.native.objects import ObjectCode
 from ctrlgrad.engines.native.products import (
     blocks,
@@ -37,10 +38,15 @@ from ctrlgrad.engines.native.products import (
 from ctrlgrad.engines.native.products.fields import Field
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.target import Target
+from ctrlgrad.ops import linalg
+from ctrlgrad.plan import model
+from ctrlgrad.plan.lowering import fourier
 from ctrlgrad.records import record
 
-# Files of which the routines are made.
-_FILES = [*sorted(map(str, Path(__file__).parent.glob("*.py"))), str(loops.__file__), str(text.__file__)]
+# Files of which the routines are made: an object on disk is valid for their text alone. The bytes of a thread's
+# scratch, for one, follow from limits in `fourier`.
+_MODULES = (expressions, fourier, linalg, loops, model, reductions, sum_blocks, text, threads)
+_FILES = [*sorted(map(str, Path(__file__).parent.glob("*.py"))), *(str(module.__file__) for module in _MODULES)]
 _VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}", "cg_times_{}")
 _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernels_{}")
 # Routines on triangles, and LU: of any size, of which parts are products, and of few rows, without any.

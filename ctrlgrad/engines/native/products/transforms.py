@@ -452,7 +452,7 @@ def _half_within(real: Real, inverse: bool) -> str:
 
 
 def _half_across(real: Real, inverse: bool) -> str:
-    """The same of blocks."""
+    """Half spectra as in `_half_within`, of several transforms: `x` and `y` are blocks."""
     f = Function(f"half_across{int(inverse)}", parameters("y* x* n w*"), prefix="internal")
     z, block = _Numbers(f, real), 2 * real.lanes
     last = real.at(f, "%x", f.mul("%n", block))
