@@ -46,6 +46,7 @@ SHOWN = {
     "hoist_invariants": "kalman",
     "merge_common": "runge-kutta",
     "fold": "unrolled-descent",
+    "join_updates": "tagger",
     "sink_slices": "alignment",
     "split_products": "lstm-concat-50x1x32x64",
     "distribute": "matrix-vector",

@@ -29,7 +29,7 @@ from ctrlgrad.passes.dead_code import (
 from ctrlgrad.passes.distribution import CHUNK_BYTES, distribute
 from ctrlgrad.passes.heavy import weighing
 from ctrlgrad.passes.products import split_products
-from ctrlgrad.passes.reads import read_first, sink_slices
+from ctrlgrad.passes.reads import join_updates, read_first, sink_slices
 
 Pass = Callable[[Graph], Graph]
 
@@ -48,6 +48,7 @@ SIMPLIFICATIONS: tuple[tuple[str, Pass], ...] = (
 # Passes that a graph goes through before a compiling engine runs it, in this order; a repeated name is run again.
 OPTIMISATIONS: tuple[tuple[str, Pass], ...] = (
     ("fold", fold),
+    ("join_updates", join_updates),
     ("sink_slices", sink_slices),
     ("sink_slices", sink_slices),
     ("hoist_invariants", hoist_invariants),

@@ -19,6 +19,7 @@ from ctrlgrad.passes import (
     distribute,
     fold,
     hoist_invariants,
+    join_updates,
     know_counts,
     merge_common,
     remove_dead_code,
@@ -54,6 +55,14 @@ def dead_carry(x: Any) -> Any:
 
 def invariant_product(x: Any, w: Any) -> Any:
     return cg.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, np.tanh((w @ w) @ c[1])), (0, x))[1]
+
+
+def parts_of_a_product(x: Any, w: Any) -> Any:
+    def step(h: Any, _: Any) -> Any:
+        z = h @ w
+        return np.tanh(z[:, :2]) * z[:, 2:], None
+
+    return cnp.sum(cg.scan(step, x, length=3)[0])
 
 
 def parts_of_a_sum(x: Any, w: Any, b: Any) -> Any:
@@ -155,6 +164,7 @@ CASES = {
     "fold": Case(constant_terms, (normal(3),), fold),
     "remove_dead_code": Case(dead_carry, (normal(3),), remove_dead_code),
     "hoist_invariants": Case(invariant_product, (normal(3, 3), normal(4, 3, 3)), hoist_invariants),
+    "join_updates": Case(parts_of_a_product, (normal(5, 3, 2), normal(6, 2, 4)), join_updates, gradient=True),
     "sink_slices": Case(parts_of_a_sum, (normal(5, 3, 2), normal(6, 2, 4), normal(9, 4)), sink_slices),
     "split_products": Case(product_over_a_concatenation, (normal(7, 4, 2, 4), normal(8, 7, 3)), split_products),
     "distribute": Case(recurrent_layer, LAYER, partial(distribute, chunk=3), gradient=True, first=1),

@@ -9,7 +9,7 @@ import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype
+from ctrlgrad.frontend.apply import apply, cast, is_plain, is_weak, result_dtype
 from ctrlgrad.frontend.array.creation import check_device, ones_like, zeros_like
 from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import FUNCTIONS, MISSING, array_function, described, publish
@@ -294,9 +294,11 @@ def where(
             got="where(condition, x, y, size=...)",
             hint="where(condition, size=n) gives positions; where(condition, x, y) has the shape of its operands",
         )
-    x, y = operands("where", (x, y))
-    dtype = result_dtype(x, y)
-    return apply("where", [truth("where", condition), cast(x, dtype, "where"), cast(y, dtype, "where")])
+    if not (is_plain(x) and is_plain(y) and x.dtype == y.dtype):
+        x, y = operands("where", (x, y))
+        dtype = result_dtype(x, y)
+        x, y = cast(x, dtype, "where"), cast(y, dtype, "where")
+    return apply("where", [truth("where", condition), x, y])
 
 
 @array_function()
@@ -471,7 +473,7 @@ def _binary(
     )
 
     def function(x1: Any, x2: Any) -> Any:
-        return elementwise(name, ufunc, *operands(name, (x1, x2)), keep_weak=operator, boolean=boolean)
+        return elementwise(name, ufunc, x1, x2, keep_weak=operator, boolean=boolean)
 
     return _finish(function, name, summary, note, example, *aliases)
 

@@ -347,7 +347,7 @@ def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates:
 
 def marks_of_tables(inputs: Sequence[Input], captures: int) -> dict[int, int]:
     """Positions of the marks of carried tables, behind all carries, by the positions of the tables."""
-    tables = [position for position, its in enumerate(inputs[captures:]) if isinstance(its, TableInput)]
+    tables = [slot - captures for slot, its in enumerate(inputs) if slot >= captures and isinstance(its, TableInput)]
     return {position: len(inputs) - captures + number for number, position in enumerate(tables)}
 
 
