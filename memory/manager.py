@@ -199,13 +199,18 @@ class Manager:
 
     def keep_to_least(self, label: str) -> bool:
         """Choose the least memory for loops with this label from now on: short chunks, and copies. Answers whether more
-        had been chosen, for a caller that can begin anew then."""
+        had been chosen, for a caller that can begin anew then if it began with more."""
         with self.lock:
             took_more = self.planner.keep_to_least(label)
             if took_more:
                 what = "long chunks, or to compute chunks again"
                 self.recorder.fall_back(f"{label}: there was no room for {what}; begun anew, with copies of short ones")
             return took_more
+
+    def keeps_to_least(self, label: str) -> bool:
+        """Return true if loops with this label that begin now take the least memory."""
+        with self.lock:
+            return self.planner.keeps_to_least(label)
 
     def abandon(self, loop: LoopRecord) -> None:
         """Drop the blocks and states of a loop whose run has failed. Calling it again does nothing."""

@@ -138,16 +138,17 @@ class Planner:
     # Choices.
 
     def keep_to_least(self, label: str) -> bool:
-        """Choose short chunks and copies for such loops from now on; answers whether more was chosen since the last
-        such call.
+        """Choose short chunks and copies for such loops from now on; answers whether more has ever been chosen.
 
         Whether the bytes for more are there is only seen when they are taken.
         """
         self.copy_only(label)
         self._least.add(label)
-        took_more = label in self._took_more
-        self._took_more.discard(label)
-        return took_more
+        return label in self._took_more
+
+    def keeps_to_least(self, label: str) -> bool:
+        """Return true if `keep_to_least` was called for such loops."""
+        return label in self._least
 
     def takes_more(self, label: str) -> bool:
         """Note that long chunks are chosen for such loops; false if they keep to the least."""

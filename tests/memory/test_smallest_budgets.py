@@ -15,7 +15,7 @@ from ctrlgrad import memory
 from ctrlgrad.engines.native.stacks import Session, manager
 from ctrlgrad.errors import MemoryBudgetError, UserInputError
 from ctrlgrad.memory.checkpointing import Checkpoints
-from ctrlgrad.memory.manager import LoopMemory
+from ctrlgrad.memory.manager import LoopMemory, Manager
 from ctrlgrad.memory.planner import ChunkTimes, Planner
 from ctrlgrad.memory.profile.records import Take
 from ctrlgrad.memory.sizes import show_size
@@ -102,6 +102,28 @@ def test_a_call_begins_anew_with_copies_where_there_is_no_room_to_compute_again(
             np.testing.assert_allclose(bits, expected[0][0], rtol=1e-5)
         (told,) = session.manager().stats.fallbacks
     assert "begun anew, with copies" in told
+
+
+def test_a_call_begins_anew_after_another_thread_has_kept_its_loops_to_the_least(
+    choose: Choose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two calls of one function that are short of room at the same time both begin anew, not only the first to ask."""
+    run = lines((40,))
+    expected = run()
+    choose(1.0)
+    limit = memory.plan(run).least * 21 // 20
+    choose(0.0)
+    keep = Manager.keep_to_least
+
+    def keep_twice(manager: Manager, label: str) -> bool:
+        # The call of the other thread, which has begun its loops before and fails first.
+        keep(manager, label)
+        return keep(manager, label)
+
+    monkeypatch.setattr(Manager, "keep_to_least", keep_twice)
+    with checked_session(limit):
+        ((bits, _),) = run()
+    np.testing.assert_allclose(bits, expected[0][0], rtol=1e-5)
 
 
 def slope_of_sines(length: int) -> Callable[[], Any]:

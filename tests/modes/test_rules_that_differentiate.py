@@ -96,6 +96,18 @@ def test_a_pullback_that_is_kept_in_a_loop_runs_in_machine_code(rule: Any) -> No
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("loop", [counted, unbounded])
+def test_a_second_derivative_of_a_pullback_that_is_kept_in_a_branch_runs_in_machine_code(loop: Function) -> None:
+    """A branch gives the cotangent of the rows that the pullback saved, as many as that branch has counted."""
+    losses = [lambda x, f=f: np.sum(PLACES["cond"](f)(x) ** 2) for f in (keeps_the_pullback(loop), loop)]
+    with cg.options(engine="reference"):
+        expected = [cg.hessian(losses[1])(x) for x in ROWS]
+    # The first row goes through the rule, the second one does not.
+    second = cg.function(cg.hessian(losses[0]), engine="native")
+    for x, curvature in zip(ROWS, expected, strict=True):
+        np.testing.assert_allclose(second(x), curvature, rtol=1e-12, atol=1e-14)
+
+
 def reads(array: Any, x: Any) -> Any:
     return np.sin(array.read(0)) * x + array.read(1) * x
 

@@ -492,7 +492,8 @@ class Session:
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.loops: dict[int, tuple[FrameLoop, ChunkDriver[_Length]]] = {}
-        # The names of the loops that have begun.
+        # The names of the loops that began while more than the least memory was open to them. Another thread's call may
+        # keep them to the least meanwhile: this call can begin anew all the same.
         self.begun: set[str] = set()
         self.has_effects = any(Trait.EFFECT in call.node.op.traits for call in frame.layout.calls)
 
@@ -527,9 +528,10 @@ class Session:
 
     def begin(self, number: int) -> None:
         name = loop_name(self.frame.layout.loops[number].node)
-        self.begun.add(name)
         if self.has_effects:
             self.keep_to_least((name,))
+        elif not manager().keeps_to_least(name):
+            self.begun.add(name)
         roles = self.frame.layout.chunked[number]
         loop = FrameLoop(self.frame, roles)
         driver = self._driver(loop, roles)

@@ -225,7 +225,7 @@ def branch(state: State, node: Node, visit: Visit) -> None:
         items = [each[position] for each in yielded]
         if isinstance(value.type, StackType):
             stacks = [item for item in items if isinstance(item, Stack | RaggedStack)]
-            result = state.version(_common(state, stacks))
+            result = state.version(_known_outside(state, _common(state, stacks), stacks))
             results += parts_of_stack(result)
             for k, stack in enumerate(stacks):
                 outputs[k] += parts_of_stack(stack)
@@ -274,6 +274,19 @@ def _common(state: State, stacks: Sequence[Stack | RaggedStack]) -> Stack | Ragg
             state.needs_list(plain[facts.index(f)])
             raise Learned
     return plain[number]
+
+
+def _known_outside(
+    state: State, common: Stack | RaggedStack, stacks: Sequence[Stack | RaggedStack]
+) -> Stack | RaggedStack:
+    """Require that sizes of rows, which a stack that was made in a branch has, are known behind the branch too."""
+    facts = state.facts_of(common)
+    sizes = [size for size in (*(facts.shape or ()), *facts.row) if size is not None]
+    if not facts.is_listed and any(state.scope_of(size) >= len(state.scopes) for size in sizes):
+        for stack in stacks:
+            state.needs_list(stack)
+        raise Learned
+    return common
 
 
 def _joined(
