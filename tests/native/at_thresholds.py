@@ -29,6 +29,8 @@ def products(n: int) -> Iterator[Case]:
     if n < 1100:
         yield lambda np, x, y: x @ y, [_normal(n, 40), _normal(40, n)]
         yield lambda np, x, y: x @ y.T, [_normal(70, n), _normal(130, n)]
+    if n < 100:
+        yield lambda np, x, y: (x @ y[:, :, None])[:, :, 0], [_normal(3, n, n), _normal(3, n)]
     if n > 1 << 17:
         yield lambda np, x, y: x @ y, [_normal(4, n // 16), _normal(n // 16, 4)]
 

@@ -219,6 +219,7 @@ TABLE = {
         "FEW_ROWS": "factors",
         "LARGEST": "factors",
         "MOST_COLUMNS": "products",
+        "MOST_OF_A_SIDE": "products",
     },
     "ctrlgrad/plan/lowering/sorting.py": {
         "4": "bytes of a dtype",

@@ -404,3 +404,8 @@ def rows_of_a_matrix_beside_another_array(matrix, points):
         return _distances(matrix, points[t]) + cnp.sum(turned[:, ::-1] * turned)
 
     return cg.fori_loop(0, 3, body, np.zeros(18))
+
+
+@small(np.sin(np.arange(30.0)).reshape(2, 15))
+def transform_of_rows(x):
+    return cnp.real(cnp.fft.fft(x)) + cnp.imag(cnp.fft.fft(x))
