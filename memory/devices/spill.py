@@ -41,7 +41,7 @@ STEP_BYTES = 64 << 20
 # With the process's number, a name that no other process ever had.
 STARTED = time.time_ns()
 # Columns of 8-byte words that a checksum sums up. A prime: pages or sectors that are swapped or stale lie in other
-# columns, unless they are this many apart.
+# columns, unless they are this many apart. Two flips of the highest bit in one column are not seen.
 COLUMNS = 1021
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Errors against which no larger disk helps.

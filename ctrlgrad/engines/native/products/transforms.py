@@ -50,7 +50,7 @@ Pair = tuple[str, str]
 
 @record
 class Form:
-    """How transforms of a size are computed: the complex elements, the lanes and how they are filled."""
+    """Form of the transforms of a size: complex elements, lanes, and the way to fill the lanes."""
 
     points: int
     lanes: int
