@@ -5,7 +5,7 @@ A loop with such products becomes a loop over chunks around a loop over the iter
 - producers: a product of row t of a captured array with a captured matrix is computed before the chunk, for all of its
   rows, as one product;
 - sums: a product that is only added to a carry is taken out of the loop; its factors are collected on stacks, and what
-  all iterations of the chunk add is one product of the collected factors after it.
+  all iterations of the chunk add is one product of the collected factors after it. It may be a batch of products.
 
 A loop inside a loop stays whole unless it pays for what distributing it costs the loop around it
 (`heavy.WORTH_INSIDE`).
@@ -140,14 +140,18 @@ class Found:
         return sum(map(multiplications, (*self.producers, *(p.node for p in self.sums.products))))
 
     def factors(self, product: Node) -> tuple[Value, Value]:
-        """The two values that are collected: `[k, m]` and `[k, n]`, of which the product is `left.T @ right`."""
+        """The two values that are collected: `[..., k, m]` and `[..., k, n]`, of which it is `left.mT @ right`."""
         left, right = product.operands
         producer = definitions(self.loop.body).get(left)
-        if producer is not None and producer.op.name == "transpose" and attributes.Axes.of(producer).axes == (1, 0):
+        if (
+            producer is not None
+            and producer.op.name == "transpose"
+            and attributes.Axes.of(producer).axes == _swapped(left)
+        ):
             return producer.operands[0], right
         if left not in self.turned:
-            m, k = left.tensor.shape
-            self.turned[left] = Value(TensorType(left.tensor.dtype, (k, m)), left.hint)
+            *batch, m, k = left.tensor.shape
+            self.turned[left] = Value(TensorType(left.tensor.dtype, (*batch, k, m)), left.hint)
         return self.turned[left], right
 
     @property
@@ -224,7 +228,7 @@ class ChunkedLoop:
                 if v not in joined:
                     joined[v] = _joined(outer, held[v], v)
             left, right = (joined[v] for v in factors)
-            sides = [outer.emit("transpose", [left], {"axes": (1, 0)}), right]
+            sides = [outer.emit("transpose", [left], {"axes": _swapped(left)}), right]
             product = outer.emit("matmul", sides, _IN_ORDER, source=p.node.source)
             total = outer.emit("add", [apart.get(p, outputs[p.position]), product])
             if p in apart:
@@ -325,7 +329,7 @@ class ChunkedLoop:
             elif node not in left_out:
                 copy_node(inner, node, copies)
         for value, turned in self.found.turned.items():
-            copies[turned] = inner.emit("transpose", [copies[value]], {"axes": (1, 0)})
+            copies[turned] = inner.emit("transpose", [copies[value]], {"axes": _swapped(value)})
         for value in stacks:
             stacks[value] = inner.emit("stack_push", [stacks[value], copies[value]])
         outputs = []
@@ -357,13 +361,28 @@ class ChunkedLoop:
         return found
 
 
+def _swapped(value: Value) -> tuple[int, ...]:
+    """The axes of matrices transposed."""
+    *batch, rows, columns = range(value.tensor.rank)
+    return (*batch, columns, rows)
+
+
 def _joined(builder: Builder, stack: Value, value: Value) -> Value:
-    """Collected matrices `[k, n]` joined along the first axis. Where `k` is unknown it may change."""
-    if value.tensor.shape[0] is None:
+    """Collected matrices `[..., k, n]` joined along `k`. Where `k` is unknown it may change."""
+    *batch, k, n = value.tensor.shape
+    if k is None:
         counts = builder.emit("stack_rows", [stack], {"axis": 0})
         return builder.emit("stack_concat", [stack, counts], {"axis": 0, "size": None})
     rows = builder.emit("stack_to_tensor", [stack], {"size": None})
-    return _reshaped(builder, rows, [None, value.tensor.shape[1]])
+    if not batch:
+        return _reshaped(builder, rows, [None, n])
+    behind = len(batch)
+    rows = builder.emit("transpose", [rows], {"axes": (*range(1, behind + 1), 0, behind + 1, behind + 2)})
+    if k == 1:
+        return builder.emit("squeeze", [rows], {"axes": (behind + 1,)})
+    count = builder.emit("multiply", [builder.emit("dim", [rows], {"axis": behind}), builder.constant(k, INDEX.dtype)])
+    sizes = [count] if n is not None else [count, builder.emit("dim", [rows], {"axis": behind + 2})]
+    return builder.emit("reshape", [rows, *sizes], {"shape": (*batch, None, n)})
 
 
 def _tensor(value: Value) -> TensorType:

@@ -33,11 +33,12 @@ _GUESS = 64
 
 
 def is_heavy(product: Node) -> bool:
-    """True if a node is a heavy product of two matrices of floats."""
+    """True if a node is a heavy product of two matrices of floats, or of two batches of them of one known shape."""
     if product.op.name != "matmul":
         return False
     a, b = (v.tensor for v in product.operands)
-    if a.rank != 2 or b.rank != 2 or dtype_kind(a.dtype) not in "fc":
+    batch = a.shape[:-2]
+    if min(a.rank, b.rank) < 2 or b.shape[:-2] != batch or None in batch or dtype_kind(a.dtype) not in "fc":
         return False
     return multiplications(product) >= HEAVY
 
@@ -47,7 +48,7 @@ def pays_as_rows(product: Node, terms: int | None = None) -> bool:
 
     `terms` is the number of columns of its left factor that count, if not all do.
     """
-    if not is_heavy(product):
+    if not is_heavy(product) or product.result.tensor.rank != 2:
         return False
     m, k, n = _sizes(product)
     k = k if terms is None else terms
@@ -57,9 +58,12 @@ def pays_as_rows(product: Node, terms: int | None = None) -> bool:
 def pays_as_sum(product: Node) -> bool:
     """True if a heavy product that is added to a carry is cheaper behind the loop: its factors are stacked.
 
-    On the processor only real products of 32 and 64 bits go on from a sum in its order.
+    On the processor only real products of 32 and 64 bits go on from a sum in its order. Factors of a batch are joined
+    along terms of a known number.
     """
     if not is_heavy(product) or (_WEIGHS.get() and product.result.tensor.dtype.char not in "fd"):
+        return False
+    if product.result.tensor.rank > 2 and product.operands[0].tensor.shape[-1] is None:
         return False
     m, k, n = _sizes(product)
     return _costs_more(product, m * n, 2, k * (m + n))
@@ -69,7 +73,7 @@ def _costs_more(product: Node, repeated: int, times: int, stacked: int) -> bool:
     """True if a matrix of so many elements costs more, taken so many times an iteration, than what is stacked."""
     if not _WEIGHS.get():
         return True
-    is_far = repeated * product.result.tensor.dtype.itemsize >= FAR_BYTES
+    is_far = _matrices(product) * repeated * product.result.tensor.dtype.itemsize >= FAR_BYTES
     return times * repeated >= (STACKED_OF_FAR if is_far else STACKED) * stacked
 
 
@@ -86,13 +90,18 @@ def weighing(weighs: bool) -> Iterator[None]:
 def _sizes(product: Node) -> tuple[int, int, int]:
     """Rows, terms and columns of a product; unknown sizes are guessed."""
     a, b = (v.tensor for v in product.operands)
-    m, k, n = (_GUESS if d is None else d for d in (*a.shape, b.shape[1]))
+    m, k, n = (_GUESS if d is None else d for d in (*a.shape[-2:], b.shape[-1]))
     return m, k, n
 
 
+def _matrices(product: Node) -> int:
+    """Number of matrices in a batch."""
+    return math.prod(d or 1 for d in product.result.tensor.shape[:-2])
+
+
 def multiplications(product: Node) -> int:
-    """Number of multiplications in a product of two matrices; unknown sizes are guessed."""
-    return math.prod(_sizes(product))
+    """Number of multiplications in a product of two matrices, or of batches; unknown sizes are guessed."""
+    return _matrices(product) * math.prod(_sizes(product))
 
 
 def pays_inside(left: int) -> bool:

@@ -18,7 +18,8 @@ from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, same_size, sum
 def _to(ct: Term, x: Term, contracted: int, other: int | Term) -> Term:
     """Sum over batch dimensions in which x was broadcast. The product itself need not be computed: that the axis along
     which x was contracted is as long as the other operand's is required here."""
-    if x.rank != 2 or ct.rank != 2:
+    batch = x.tensor.shape[:-2]
+    if batch != ct.tensor.shape[:-2] or None in batch:
         ct = sum_to(ct, [*x.dims[:-2], *ct.dims[-2:]])
     size = x.dim(contracted)
     if same_size(size, other):

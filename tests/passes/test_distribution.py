@@ -216,6 +216,40 @@ def test_products_of_rows_whose_sizes_are_not_known(unknown: int) -> None:
             np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize(("rows", "unknown"), [(1, False), (3, False), (1, True), (3, True)])
+def test_batches_of_products_leave_the_loop(rows: int, unknown: bool) -> None:
+    """A batch of layers, each with weights of its own: the weights' gradients are products of all iterations."""
+
+    def layers(xs: Any, w: Any) -> Any:
+        def body(c: Any) -> Any:
+            return c[0] + 1, np.tanh(xs[c[0]] @ w + c[1])
+
+        return cnp.sum(cg.while_loop(lambda c: c[0] < xs.shape[0], body, (0, xs[0] @ w))[1])
+
+    arguments = (normal(0, 7, 2, rows, 4), normal(1, 2, 4, 5))
+    time, columns = (None, None) if unknown else (7, 5)
+    specs = (cg.TensorSpec((time, 2, rows, 4), "float64"), cg.TensorSpec((2, 4, columns), "float64"))
+    graph = cg.function(cg.grad(layers, argnums=1), signature=specs).graph(*arguments)
+    expected = run_on("reference", graph, arguments)
+    for chunk in (1, 3, 64):
+        distributed = verify(distribute(graph, chunk))
+        assert [count_ops(n.regions[1])["matmul"] for n in loops(distributed, "chunk")] == [0]
+        for engine in ("reference", "native"):
+            with checked():
+                found = run_on(engine, distributed, arguments)
+            for a, b in zip(expected, found, strict=True):
+                np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-14, err_msg=f"chunks of {chunk}")
+
+
+@pytest.mark.parametrize("shapes", [((2, 4, None), (2, None, 5)), ((None, 4, 3), (None, 3, 5)), ((4, 3), (2, 3, 5))])
+def test_batches_of_unknown_number_or_terms_stay(shapes: Any) -> None:
+    builder = Builder()
+    builder.emit("matmul", [builder.input(TensorType(np.dtype("f8"), shape)) for shape in shapes])
+    with heavy.weighing(False):
+        assert not heavy.pays_as_sum(builder.nodes[0])
+        assert not heavy.pays_as_rows(builder.nodes[0])
+
+
 @pytest.mark.parametrize(
     ("pays", "left", "right", "least"),
     [
