@@ -71,6 +71,7 @@ def updated(x: Any, y: Any) -> Any:
         lambda x, y: (cnp.sum(x[:, :3] * y[:, :3], axis=0), cnp.prod(x[:, :3] * y[:, :3], axis=0)),
         lambda x, y: cnp.sum(x.reshape(-1, 2) * cnp.exp(1j * y.reshape(-1, 2)), axis=0),
         lambda x, y: cnp.argmax(x * y, axis=0),
+        lambda x, y: (cnp.argmax(x), cnp.argmin(x * y), cnp.argmax(x.ravel()[2:] > 1.4)),
         lambda x, y: cnp.tile(x[:2, :20], (1, 30)) * cnp.exp(x.ravel()[:600]),
         # Small products.
         lambda x, y: x[:30, :144].reshape(30, 12, 12) @ y[:30, :144].reshape(30, 12, 12),
@@ -103,6 +104,7 @@ def updated(x: Any, y: Any) -> Any:
         "narrow",
         "complex-columns",
         "positions",
+        "position-in-all",
         "rows-of-two",
         "products",
         "batches",
@@ -160,17 +162,35 @@ def test_accumulated_memory_is_initialised_once(little_work: None, fn: Callable[
 
 
 @pytest.mark.parametrize(
-    "fn",
-    [
-        # The position of the first of several largest elements; elements that may be added to one place.
-        lambda x, y: cnp.argmax(x),
-        lambda x, y: x.ravel().at[EACH].add(y.ravel()),
-    ],
-    ids=["position", "scattered"],
+    "dtype", ["float32", "float64", "float16", "int8", "int32", "int64", "uint16"], ids=lambda dtype: dtype
 )
-def test_nests_whose_parts_would_meet_are_not_cut(little_work: None, fn: Callable[..., Any]) -> None:
-    writes = [write for kernel in plan_of(fn, X, Y).shares for write in kernel.writes]
-    assert not any(write.scattered or write.how == "argmax" for write in writes)
+@pytest.mark.parametrize("n", [1500, 5550, 5551, 6144])
+def test_the_parts_of_a_long_row_have_extremes_of_their_own(little_work: None, dtype: str, n: int) -> None:
+    """The first of equal extremes stands, and the first NaN before all numbers, in whichever part they are."""
+    some = (RNG.random(n) * 40).astype(dtype)
+    rows = [some, np.zeros(n, dtype), np.full(n, 7, dtype)]
+    if np.dtype(dtype).kind == "f":
+        rows += [np.full(n, value, dtype) for value in (-np.inf, np.inf, np.nan)]
+        for places in ([0], [n // 2], [n - 1], [n - 1, n // 3]):
+            rows += [some.copy() for _ in range(2)]
+            rows[-1][n // 7] = np.inf
+            for row in rows[-2:]:
+                row[places] = np.nan
+    for name in ("argmax", "argmin"):
+        fn = getattr(cnp, name)
+        assert "@cg_parallel" in text_of(fn, some)
+        function = cg.function(lambda x, y, fn=fn: (fn(x), fn(x[:, None], axis=0), fn(x + y)), engine="native")
+        for count in THREADS:
+            products().set_threads(count)
+            for row in rows:
+                found = [int(np.squeeze(position)) for position in function(row, np.zeros(n, dtype))]
+                assert found == [getattr(np, name)(row)] * 3
+
+
+def test_nests_whose_parts_would_meet_are_not_cut(little_work: None) -> None:
+    """Elements that may be added to one place."""
+    fn = lambda x, y: x.ravel().at[EACH].add(y.ravel())
+    assert not any(write.scattered for kernel in plan_of(fn, X, Y).shares for write in kernel.writes)
     expected = cg.function(fn, engine="reference")(X, Y)
     np.testing.assert_allclose(cg.function(fn, engine="native")(X, Y), expected, rtol=1e-12)
 
