@@ -195,6 +195,49 @@ def test_nests_whose_parts_would_meet_are_not_cut(little_work: None) -> None:
     np.testing.assert_allclose(cg.function(fn, engine="native")(X, Y), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_a_batch_of_small_factors_has_the_same_bits_whatever_the_number_of_threads(
+    little_work: None, k: int, dtype: str
+) -> None:
+    x = (RNG.standard_normal((6, 41, k, k)) + 2 * k * np.eye(k)).astype(dtype)
+    x = x + 0.3j * np.ones_like(x) if np.dtype(dtype).kind == "c" else x
+
+    def of_all(x: Any) -> Any:
+        square = x @ cnp.conj(cnp.swapaxes(x, -1, -2))
+        found = [cnp.linalg.solve(x, x[..., :1]), cnp.linalg.det(x), cnp.linalg.inv(x[2]), cnp.linalg.cholesky(square)]
+        if np.dtype(dtype).kind == "c":
+            return found
+        return [*found, cnp.linalg.eigvalsh(square), cnp.abs(cnp.linalg.qr(x)[0]), cnp.linalg.svd(x, compute_uv=False)]
+
+    assert "@cg_parallel" in text_of(lambda x: cnp.linalg.solve(x, x[..., :1]), x)
+    gradient = cg.grad(lambda x: cnp.sum(cnp.abs(cnp.linalg.solve(x, cnp.sin(x)))))
+    tolerance = 1e-9 if dtype == "float64" else 1e-3
+    for fn in (of_all, gradient):
+        function, found = cg.function(fn, engine="native"), list[list[np.ndarray]]()
+        for count in THREADS:
+            products().set_threads(count)
+            found.append([np.array(leaf) for leaf in cg.tree.leaves(function(x))])
+        assert all(a.tobytes() == b.tobytes() for other in found for a, b in zip(found[0], other, strict=True))
+        expected = cg.tree.leaves(cg.function(fn, engine="reference")(x))
+        for a, b in zip(found[0], expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_a_matrix_without_a_factor_is_told_by_any_number_of_threads(little_work: None) -> None:
+    good = np.broadcast_to(np.eye(3), (200, 3, 3))
+    function = cg.function(cnp.linalg.cholesky, engine="native")
+    assert "@cg_parallel" in text_of(cnp.linalg.cholesky, good)
+    for count in THREADS:
+        products().set_threads(count)
+        for place in (0, 77, 199):
+            bad = good.copy()
+            bad[place] *= -1
+            with pytest.raises(cg.errors.ExecutionError, match="not positive definite"):
+                function(bad)
+        np.testing.assert_array_equal(function(good), good)
+
+
 @pytest.mark.parametrize("rows", [[5], [36], [20, 5, 36], [0, 36]])
 def test_the_first_index_out_of_range_is_told_by_any_number_of_threads(little_work: None, rows: list[int]) -> None:
     """Each part ends at its own first failure; the run ends with that of the first part that has one."""
