@@ -297,6 +297,37 @@ def test_parts_come_in_pairs() -> None:
     assert [calls(rows) for rows in (100, 200, 300, 600)] == [[], ["4"], ["8"], ["16"]]
 
 
+@pytest.mark.parametrize("beside", [-1, 0, 1])
+def test_sizes_beside_the_least_work_that_is_shared(beside: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just below, at and just above the work from which threads share it, of tiled loops and cumulative operations too:
+    the bits of one thread, and the numbers of the reference engine."""
+
+    def loop(x: Any) -> Any:
+        return cg.fori_loop(0, 3, lambda i, c: cnp.tanh(c) * x + 1, x)
+
+    many = [
+        lambda x: (x * x + 1, cnp.tanh(x)),
+        lambda x: (cnp.sum(x), cnp.argmax(x), cnp.argmin(x * x)),
+        lambda x: (cnp.cumsum(x), cnp.cumsum(x[::-1])),
+        loop,
+        cg.grad(lambda x: cnp.sum(loop(x) ** 2)),
+    ]
+    before = products().threads
+    # Bytes or instructions of an element: of each program there is one that is at the threshold.
+    for units in (4, 8, 12, 22, 24):
+        x = RNG.standard_normal(threads.WORK_TO_SHARE // units + beside).astype("float32")
+        for fn in many:
+            function, found = cg.function(fn, engine="native"), list[list[np.ndarray]]()
+            for count in (1, 2, 3, 8, 40):
+                monkeypatch.setenv("CTRLGRAD_THREADS", str(count))
+                products().set_threads(count)
+                found.append([np.array(leaf) for leaf in cg.tree.leaves(function(x))])
+            assert all(a.tobytes() == b.tobytes() for other in found for a, b in zip(found[0], other, strict=True))
+            for a, b in zip(found[0], cg.tree.leaves(cg.function(fn, engine="reference")(x)), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-2)
+    products().set_threads(before)
+
+
 def test_little_work_is_not_shared() -> None:
     assert "@cg_parallel" not in text_of(lambda x, y: cnp.exp(x) + y, X, Y)
     large = np.ones((1000, 150))
