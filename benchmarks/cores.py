@@ -10,7 +10,8 @@ best of many rounds, asks the pool how many parts the kernel had, and simulates 
 `--write` keeps all of it in `benchmarks/results/cores.json` and `cores.txt`.
 
 A prediction for more threads than there are processors assumes that all of them together have `MOST_BANDWIDTH` times
-the bandwidth of one: no measurement here says that. A kernel whose arrays fit into `CACHE` bytes needs none.
+the bandwidth of one: no measurement here says that. A kernel whose arrays fit into `CACHE` bytes needs none. Rows of a
+sort are shared by threads of Python, which the caller starts one after the other; that is predicted by its own formula.
 """
 
 from __future__ import annotations
@@ -35,10 +36,14 @@ import ctrlgrad.numpy as cnp
 from benchmarks.machine import description, header
 from ctrlgrad.engines import threads
 from ctrlgrad.engines.native.products.library import products
+from ctrlgrad.engines.reference.array_kernels import START, most_sorters
 
 THREADS = (1, 2, 4, 8, 16, 64)
 MOST_BANDWIDTH, CACHE = 16, 2 << 20
 RESULTS = Path(__file__).parent / "results"
+# A sort whose rows threads of Python share, not those of the pool; starting one takes `START` units of work.
+SORTED = 64, 10_000
+SORT = "sort of 64 x 10,000"
 # Words of `cg_pool_job`.
 PARTS, WORK, JOBS = 2, 4, 5
 
@@ -157,8 +162,10 @@ def kinds() -> Iterator[tuple[str, Callable[..., Any], list[np.ndarray]]]:
     yield "matrix and vector", lambda x, y: x @ y, [x, y[0]]
     yield "512 products, 64 x 64 x 64", lambda x: x @ x, [given(512, 64, 64)]
     yield "10,000 products, 4 x 4 x 4", lambda x: x @ x, [given(10_000, 4, 4)]
-    # Rows of a sort are shared by threads of Python, not by those of the pool.
-    yield "sort of 64 x 10,000", lambda x: cnp.sort(x, axis=1), [given(64, 10_000)]
+    yield "200,000 products, 4 x 4 x 4", lambda x: x @ x, [given(200_000, 4, 4)]
+    yield "8,000 systems of 4", cnp.linalg.solve, [given(8000, 4, 4) + 4 * np.eye(4, dtype="f4"), given(8000, 4, 1)]
+    yield "1,000 eigenvectors of 8 x 8", lambda x: cnp.linalg.eigh(x)[1], [given(1000, 8, 8)]
+    yield SORT, lambda x: cnp.sort(x, axis=1), [given(*SORTED)]
     yield "sums so far, 200 x 10,000", lambda x: cnp.cumsum(x, axis=0), [given(200, 10_000)]
 
 
@@ -198,6 +205,11 @@ def row(
     shown = Row(name, 0, 1, 0, {k: round(v, 1) for k, v in measured.items()}, {})
     alone = max(measured[1] * 1e3 - entry, 1.0)
     for count in THREADS:
+        if name == SORT:
+            shown.parts = most_sorters(*SORTED)
+            used = min(count, shown.parts)
+            shown.predicted[count] = round((alone / used + (used - 1) * START * threads.UNIT + entry) / 1e3, 1)
+            continue
         native.set_threads(count)
         before = word(JOBS)
         function(*given)
@@ -237,11 +249,10 @@ def main() -> None:
     for column in ("kernel", "parts", "1, measured", f"{cores}, measured", *map(str, THREADS[1:]), "efficiency of 8"):
         table.add_column(column, justify="left" if column == "kernel" else "right")
     for r in found:
+        parts = str(r.parts) if r.jobs else f"{r.parts} in Python" if r.name == SORT else "not by the pool"
         times = [r.measured[1], r.measured[cores], *(r.predicted[count] for count in THREADS[1:])]
         efficiency = r.measured[1] / (8 * r.predicted[8])
-        table.add_row(
-            r.name, str(r.parts) if r.jobs else "not by the pool", *(f"{t:,.0f}" for t in times), f"{efficiency:.2f}"
-        )
+        table.add_row(r.name, parts, *(f"{t:,.0f}" for t in times), f"{efficiency:.2f}")
     console = Console(width=132, record=True)
     console.print(header("native"))
     console.print(f"costs in ns: {asdict(costs)}, a call's own {entry:.0f}")

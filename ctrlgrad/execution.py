@@ -126,8 +126,12 @@ def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
 
 
 def kernel_of(graph: Graph) -> Callable[[list[Any]], Sequence[Any]]:
-    """Kernel of the reference engine for a graph of one op on its inputs: a function from arrays to results."""
-    (step,) = compile_graph(graph, REFERENCE).steps
+    """Kernel of the reference engine for a graph without loops: a function from arrays to results."""
+    program = compile_graph(graph, REFERENCE)
+    if len(program.steps) != 1:
+        run = Run()
+        return lambda arrays: program([*arrays], run)
+    (step,) = program.steps
     kernel, is_pure = step.kernel, step.is_pure
     if step.result is None:
         return lambda arrays: kernel(*arrays) if is_pure else kernel([*arrays], Run())

@@ -445,6 +445,52 @@ def _at_once(op: str, operands: Sequence[Any], attrs: Mapping[str, Any]) -> tupl
         return None
 
 
+def at_once(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Result of an array function of one array and fixed arguments, by the kernels of its graph: only the first call
+    with a dtype, a shape and these arguments runs the function.
+
+    None for other arguments, or if tracing or a kernel fails: the function itself then raises the error.
+    """
+    if not (args and is_plain(args[0]) and _computes_here()):
+        return None
+    x, fixed = args[0], tuple(args[1:])
+    if (fixed or kwargs) and not all(map(_is_fixed, (*fixed, *kwargs.values()))):
+        return None
+    try:
+        kernel = _kernel_of(fn, x.dtype, x.shape, fixed, tuple(kwargs.items()), current_options().default_float)
+        if kernel is None:
+            return None
+        with np.errstate(all="ignore"):
+            (found,) = kernel([np.asarray(x)])
+        # The result is an array of its own also where the graph has nothing to compute.
+        return concrete(found.copy() if type(found) is np.ndarray and np.may_share_memory(found, x) else found)
+    except (CtrlgradError, ArithmeticError, IndexError, TypeError, ValueError):
+        return None
+
+
+def _is_fixed(x: Any) -> bool:
+    """Return true for an argument that a graph has as an attribute."""
+    kind = type(x)
+    return kind in _FIXED or (kind is tuple and all(type(item) is int for item in x)) or isinstance(x, np.dtype)
+
+
+_FIXED = frozenset((NoneType, bool, int, str, type))
+
+
+@functools.lru_cache(2048)
+def _kernel_of(
+    fn: Callable[..., Any], dtype: np.dtype, shape: Sizes, fixed: tuple[Any, ...], named: tuple[Any, ...], floats: str
+) -> Callable[[list[Any]], Sequence[Any]] | None:
+    """The kernels of an array function's graph as one; None if its result is not computed from the array alone."""
+    builder = Builder()
+    x = Tensor(builder, builder.input(TensorType(dtype, shape)))
+    with trace.recording(builder):
+        found = fn(x, *fixed, **dict(named))
+    if type(found) is not Tensor or found.builder is not builder or any(node.regions for node in builder.nodes):
+        return None
+    return kernel_of(builder.finish([found.value]))
+
+
 @functools.lru_cache(2048)
 def _kernel(op: str, plain: _Plain, *types: tuple[np.dtype, Sizes]) -> Callable[[list[Any]], Sequence[Any]]:
     """The kernel of an op for operands of these dtypes and shapes; an error if the op does not take them."""
@@ -531,7 +577,7 @@ def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:
     if isinstance(x, Unsized):
         return Unsized.of(converted(np.asarray(x), dtype), x.axes)
     if not is_weak(x) or isinstance(x, float):
-        if is_plain(x) and x.dtype == dtype:
+        if (is_plain(x) or isinstance(x, np.generic)) and x.dtype == dtype:
             return x
         return converted(as_array(x) if hasattr(x, "aval") else np.asarray(x), dtype)
     try:

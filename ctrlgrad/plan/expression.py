@@ -85,6 +85,9 @@ class Expression:
     instructions: tuple[Instruction, ...]
     outputs: tuple[int, ...]
 
+    def dtype_of(self, output: int) -> np.dtype:
+        return self.instructions[self.outputs[output]].dtype
+
     def __str__(self) -> str:
         lines = []
         for number, instruction in enumerate(self.instructions):

@@ -9,6 +9,13 @@ from ctrlgrad.dtypes import dtype_kind
 # The extreme whose position each reduction finds; reductions of two outputs to one number.
 EXTREMES = {"argmax": "max", "argmin": "min"}
 OF_TWO = frozenset([*EXTREMES, "dot"])
+# Reductions whose results of several parts are combined by the reduction itself.
+COMBINED = frozenset(("sum", "dot", "product", "max", "min"))
+
+
+def may_combine(how: str, is_row: bool) -> bool:
+    """Return true if results of parts become one; positions do in a single row, with the extremes found there."""
+    return how in COMBINED or (is_row and how in EXTREMES)
 
 
 def neutral_of(how: str, dtype: np.dtype) -> object:

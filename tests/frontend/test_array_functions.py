@@ -57,6 +57,32 @@ def test_functions_give_at_once_the_bits_of_their_graphs(monkeypatch: pytest.Mon
             made.clear()
 
 
+def test_a_reduction_runs_its_function_once_for_a_shape_and_fixed_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    apply_all = apply.apply_all
+    monkeypatch.setattr(apply, "apply_all", lambda op, *rest: (made.append(op), apply_all(op, *rest))[1])
+    x, y = np.arange(7.0) ** 3, np.arange(14.0).reshape(7, 2)
+    for name in ("mean", "var", "std", "prod", "any"):
+        fn, numpys = getattr(cnp, name), getattr(np, name)
+        for _ in range(2):
+            made.clear()
+            assert fn(x) == numpys(x) and np.all(fn(y, 0, keepdims=True) == numpys(y, axis=0, keepdims=True))
+        assert made == [], name
+    # Arguments that are equal and no attributes of a graph; an option that decides the dtype; arrays as arguments.
+    assert cnp.sum(y, axis=1).shape == (7,)
+    with pytest.raises(cg.errors.TypeMismatchError, match="an axis is not an integer"):
+        cnp.sum(y, axis=1.0)
+    whole = np.arange(7)
+    assert cnp.mean(whole).dtype == np.float64
+    with cg.options(default_float="float32"):
+        assert cnp.mean(whole).dtype == np.float32
+    assert cnp.mean(whole).dtype == np.float64
+    for mask in (x > 9, x < 9):
+        assert cnp.mean(x, where=mask) == np.mean(x, where=mask)
+    with pytest.raises(cg.errors.CtrlgradError):
+        cnp.max(np.zeros(0))
+
+
 # The known part of a result's shape.
 
 STATIC: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int | None, ...]]] = {

@@ -43,6 +43,15 @@ def factors(n: int) -> Iterator[Case]:
     yield lambda np, x: np.linalg.cholesky(x @ x.T), [well]
 
 
+def factor_batches(n: int) -> Iterator[Case]:
+    """Batches of factors: `n` units of work of one matrix, which has 16 a multiplication, and of all matrices."""
+    side = round((n / 16) ** (1 / 3))
+    for count, k in ((4, side - 1), (4, side), (4, side + 1), (n // 432, 3), (n // 432 + 1, 3)):
+        well = _normal(count, k, k) / max(k, 1) ** 0.5 + 3 * np.eye(k)
+        yield lambda np, x: np.linalg.cholesky(x @ np.swapaxes(x, 1, 2)), [well]
+        yield lambda np, x, y: np.linalg.solve(x, y), [well, _normal(count, k, 2)]
+
+
 def nests(n: int) -> Iterator[Case]:
     yield lambda np, x: np.sum(np.sin(x) * x), [_normal(n)]
     yield lambda np, x: np.exp(x) + 2 * x, [_normal(n)]
@@ -160,7 +169,7 @@ def buffers(n: int) -> Iterator[Case]:
 
 
 PROGRAMS = {made.__name__: made for made in (products, factors, nests, vectors, chains, columns, sorts, stacks)}
-PROGRAMS |= {made.__name__: made for made in (calls, buffers, cumulative, transforms)}
+PROGRAMS |= {made.__name__: made for made in (calls, buffers, cumulative, factor_batches, transforms)}
 
 
 def _fori(np_: Any, count: int, fn: Callable[..., Any], carry: Any) -> Any:

@@ -71,6 +71,7 @@ def updated(x: Any, y: Any) -> Any:
         lambda x, y: (cnp.sum(x[:, :3] * y[:, :3], axis=0), cnp.prod(x[:, :3] * y[:, :3], axis=0)),
         lambda x, y: cnp.sum(x.reshape(-1, 2) * cnp.exp(1j * y.reshape(-1, 2)), axis=0),
         lambda x, y: cnp.argmax(x * y, axis=0),
+        lambda x, y: (cnp.argmax(x), cnp.argmin(x * y), cnp.argmax(x.ravel()[2:] > 1.4)),
         lambda x, y: cnp.tile(x[:2, :20], (1, 30)) * cnp.exp(x.ravel()[:600]),
         # Small products.
         lambda x, y: x[:30, :144].reshape(30, 12, 12) @ y[:30, :144].reshape(30, 12, 12),
@@ -103,6 +104,7 @@ def updated(x: Any, y: Any) -> Any:
         "narrow",
         "complex-columns",
         "positions",
+        "position-in-all",
         "rows-of-two",
         "products",
         "batches",
@@ -160,19 +162,80 @@ def test_accumulated_memory_is_initialised_once(little_work: None, fn: Callable[
 
 
 @pytest.mark.parametrize(
-    "fn",
-    [
-        # The position of the first of several largest elements; elements that may be added to one place.
-        lambda x, y: cnp.argmax(x),
-        lambda x, y: x.ravel().at[EACH].add(y.ravel()),
-    ],
-    ids=["position", "scattered"],
+    "dtype", ["float32", "float64", "float16", "int8", "int32", "int64", "uint16"], ids=lambda dtype: dtype
 )
-def test_nests_whose_parts_would_meet_are_not_cut(little_work: None, fn: Callable[..., Any]) -> None:
-    writes = [write for kernel in plan_of(fn, X, Y).shares for write in kernel.writes]
-    assert not any(write.scattered or write.how == "argmax" for write in writes)
+@pytest.mark.parametrize("n", [1500, 5550, 5551, 6144])
+def test_the_parts_of_a_long_row_have_extremes_of_their_own(little_work: None, dtype: str, n: int) -> None:
+    """The first of equal extremes stands, and the first NaN before all numbers, in whichever part they are."""
+    some = (RNG.random(n) * 40).astype(dtype)
+    rows = [some, np.zeros(n, dtype), np.full(n, 7, dtype)]
+    if np.dtype(dtype).kind == "f":
+        rows += [np.full(n, value, dtype) for value in (-np.inf, np.inf, np.nan)]
+        for places in ([0], [n // 2], [n - 1], [n - 1, n // 3]):
+            rows += [some.copy() for _ in range(2)]
+            rows[-1][n // 7] = np.inf
+            for row in rows[-2:]:
+                row[places] = np.nan
+    for name in ("argmax", "argmin"):
+        fn = getattr(cnp, name)
+        assert "@cg_parallel" in text_of(fn, some)
+        function = cg.function(lambda x, y, fn=fn: (fn(x), fn(x[:, None], axis=0), fn(x + y)), engine="native")
+        for count in THREADS:
+            products().set_threads(count)
+            for row in rows:
+                found = [int(np.squeeze(position)) for position in function(row, np.zeros(n, dtype))]
+                assert found == [getattr(np, name)(row)] * 3
+
+
+def test_nests_whose_parts_would_meet_are_not_cut(little_work: None) -> None:
+    """Elements that may be added to one place."""
+    fn = lambda x, y: x.ravel().at[EACH].add(y.ravel())
+    assert not any(write.scattered for kernel in plan_of(fn, X, Y).shares for write in kernel.writes)
     expected = cg.function(fn, engine="reference")(X, Y)
     np.testing.assert_allclose(cg.function(fn, engine="native")(X, Y), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_a_batch_of_small_factors_has_the_same_bits_whatever_the_number_of_threads(
+    little_work: None, k: int, dtype: str
+) -> None:
+    x = (RNG.standard_normal((6, 41, k, k)) + 2 * k * np.eye(k)).astype(dtype)
+    x = x + 0.3j * np.ones_like(x) if np.dtype(dtype).kind == "c" else x
+
+    def of_all(x: Any) -> Any:
+        square = x @ cnp.conj(cnp.swapaxes(x, -1, -2))
+        found = [cnp.linalg.solve(x, x[..., :1]), cnp.linalg.det(x), cnp.linalg.inv(x[2]), cnp.linalg.cholesky(square)]
+        if np.dtype(dtype).kind == "c":
+            return found
+        return [*found, cnp.linalg.eigvalsh(square), cnp.abs(cnp.linalg.qr(x)[0]), cnp.linalg.svd(x, compute_uv=False)]
+
+    assert "@cg_parallel" in text_of(lambda x: cnp.linalg.solve(x, x[..., :1]), x)
+    gradient = cg.grad(lambda x: cnp.sum(cnp.abs(cnp.linalg.solve(x, cnp.sin(x)))))
+    tolerance = 1e-9 if dtype == "float64" else 1e-3
+    for fn in (of_all, gradient):
+        function, found = cg.function(fn, engine="native"), list[list[np.ndarray]]()
+        for count in THREADS:
+            products().set_threads(count)
+            found.append([np.array(leaf) for leaf in cg.tree.leaves(function(x))])
+        assert all(a.tobytes() == b.tobytes() for other in found for a, b in zip(found[0], other, strict=True))
+        expected = cg.tree.leaves(cg.function(fn, engine="reference")(x))
+        for a, b in zip(found[0], expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_a_matrix_without_a_factor_is_told_by_any_number_of_threads(little_work: None) -> None:
+    good = np.broadcast_to(np.eye(3), (200, 3, 3))
+    function = cg.function(cnp.linalg.cholesky, engine="native")
+    assert "@cg_parallel" in text_of(cnp.linalg.cholesky, good)
+    for count in THREADS:
+        products().set_threads(count)
+        for place in (0, 77, 199):
+            bad = good.copy()
+            bad[place] *= -1
+            with pytest.raises(cg.errors.ExecutionError, match="not positive definite"):
+                function(bad)
+        np.testing.assert_array_equal(function(good), good)
 
 
 @pytest.mark.parametrize("rows", [[5], [36], [20, 5, 36], [0, 36]])
@@ -232,6 +295,37 @@ def test_parts_come_in_pairs() -> None:
     # Instructions per element: a call, two loads, a product and a store.
     assert shared_nests.CALL + 4 == 24
     assert [calls(rows) for rows in (100, 200, 300, 600)] == [[], ["4"], ["8"], ["16"]]
+
+
+@pytest.mark.parametrize("beside", [-1, 0, 1])
+def test_sizes_beside_the_least_work_that_is_shared(beside: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just below, at and just above the work from which threads share it, of tiled loops and cumulative operations too:
+    the bits of one thread, and the numbers of the reference engine."""
+
+    def loop(x: Any) -> Any:
+        return cg.fori_loop(0, 3, lambda i, c: cnp.tanh(c) * x + 1, x)
+
+    many = [
+        lambda x: (x * x + 1, cnp.tanh(x)),
+        lambda x: (cnp.sum(x), cnp.argmax(x), cnp.argmin(x * x)),
+        lambda x: (cnp.cumsum(x), cnp.cumsum(x[::-1])),
+        loop,
+        cg.grad(lambda x: cnp.sum(loop(x) ** 2)),
+    ]
+    before = products().threads
+    # Bytes or instructions of an element: of each program there is one that is at the threshold.
+    for units in (4, 8, 12, 22, 24):
+        x = RNG.standard_normal(threads.WORK_TO_SHARE // units + beside).astype("float32")
+        for fn in many:
+            function, found = cg.function(fn, engine="native"), list[list[np.ndarray]]()
+            for count in (1, 2, 3, 8, 40):
+                monkeypatch.setenv("CTRLGRAD_THREADS", str(count))
+                products().set_threads(count)
+                found.append([np.array(leaf) for leaf in cg.tree.leaves(function(x))])
+            assert all(a.tobytes() == b.tobytes() for other in found for a, b in zip(found[0], other, strict=True))
+            for a, b in zip(found[0], cg.tree.leaves(cg.function(fn, engine="reference")(x)), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-2)
+    products().set_threads(before)
 
 
 def test_little_work_is_not_shared() -> None:

@@ -51,6 +51,9 @@ TABLE = {
     "ctrlgrad/engines/native/expressions.py": {
         "4": "bytes of a dtype",
     },
+    "ctrlgrad/engines/native/factor_calls.py": {
+        "threads.WORK_TO_SHARE": "factor_batches",
+    },
     "ctrlgrad/engines/native/flat_rows.py": {
         "2": "vectors",
         "MOST_TOGETHER": "chains",

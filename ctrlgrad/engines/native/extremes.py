@@ -29,6 +29,7 @@ class Extremes:
     def __init__(self, writer: Writer, how: str, dtype: np.dtype, forms: Iterable[tuple[int, int]]) -> None:
         self.w, self.how, self.dtype = writer, how, dtype
         self.neutral = constant(neutral_of(how, dtype), dtype)
+        self.furthest, self.has_nan = dict[int, str](), ""
         self.variables: dict[tuple[int, int], tuple[str, str]] = {}
         for form in forms:
             width = form[0]
@@ -80,11 +81,11 @@ class Extremes:
         w = self.w
         found = {form: places for form, places in self.variables.items() if row in (None, form[1])}
         if dtype_kind(self.dtype) == "f":
-            self.put_nans_first({extreme: width for (width, _), (extreme, _) in found.items()})
+            self.has_nan = self.put_nans_first({extreme: width for (width, _), (extreme, _) in found.items()})
         numbers, positions = list[tuple[int, str]](), list[tuple[int, str]]()
         for (width, _), (extreme, _) in found.items():
             numbers.append((width, w.op(f"load {type_of(self.dtype, width)}, ptr {extreme}")))
-        furthest = self.in_all_lanes(self.dtype, self.further, numbers)
+        self.furthest = furthest = self.in_all_lanes(self.dtype, self.further, numbers)
         equal = "fcmp oeq" if dtype_kind(self.dtype) == "f" else "icmp eq"
         for (width, number), (_, variable) in zip(numbers, found.values(), strict=True):
             position = w.op(f"load {type_of(INDEX, width)}, ptr {variable}")
@@ -97,10 +98,19 @@ class Extremes:
         ((width, vector),) = least.items()
         return w.op(f"extractelement {type_of(INDEX, width)} {vector}, i64 0")
 
-    def put_nans_first(self, variables: Mapping[str, int]) -> None:
+    def extreme(self) -> str:
+        """The extreme whose position `total` has found last; a NaN where there is one."""
+        w, (width, number) = self.w, min(self.furthest.items())
+        if width > 1:
+            number = w.op(f"extractelement {type_of(self.dtype, width)} {number}, i64 0")
+        if dtype_kind(self.dtype) != "f":
+            return number
+        return self.chosen(self.has_nan, constant(np.nan, self.dtype), number, self.dtype, 1)
+
+    def put_nans_first(self, variables: Mapping[str, int]) -> str:
         """In variables that hold a NaN, replace NaNs by the furthest number and all other lanes by the nearest one.
 
-        NaNs are rare, so the common path only tests for one. `variables` have their widths.
+        NaNs are rare, so the common path only tests for one: the result. `variables` have their widths.
         """
         w = self.w
         beyond = constant(np.inf if self.how == "max" else -np.inf, self.dtype)
@@ -110,11 +120,13 @@ class Extremes:
             if width > 1:
                 nan = w.op(f"icmp ne i{width} {w.op(f'bitcast <{width} x i1> {nan} to i{width}')}, 0")
             some.append(nan)
-        with w.when(functools.reduce(lambda a, b: w.op(f"or i1 {a}, {b}"), some)):
+        has_nan = functools.reduce(lambda a, b: w.op(f"or i1 {a}, {b}"), some)
+        with w.when(has_nan):
             for variable, width in variables.items():
                 yes, no = self.everywhere(beyond, width), self.everywhere(self.neutral, width)
                 value = self.chosen(self.is_nan(variable, width), yes, no, self.dtype, width)
                 w.line(f"store {type_of(self.dtype, width)} {value}, ptr {variable}")
+        return has_nan
 
     def is_nan(self, variable: str, width: int) -> str:
         kind = type_of(self.dtype, width)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 
+from ctrlgrad.engines import threads
 from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.product_calls import known, moved
 from ctrlgrad.engines.native.products import blocks, kernels, real
 from ctrlgrad.engines.native.products.solves import MOST_ROWS
 from ctrlgrad.engines.native.products.triangular import BLOCK
+from ctrlgrad.engines.native.shared_code import LINE
+from ctrlgrad.engines.native.shared_nests import call_parts
 from ctrlgrad.engines.native.stack_text import StackText
+from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.model import Factorise, View
 from ctrlgrad.plan.sizes import ONE
 
+# Units of work (see `engines.threads`) of a multiplication of a small matrix's factors.
+MULTIPLICATION = 16
 # Routines on matrices that need not be square, without a right side.
 _DECOMPOSITIONS = ("orthonormal", "eigh", "svd")
 _ROUTINES = {"solve": "lu_solve", "pivots": "pivots", "triangular_solve": "triangular_solve", "cholesky": "cholesky"}
@@ -24,7 +31,7 @@ _FEW_ROWS = {"lu_solve": MOST_ROWS, "triangular_solve": BLOCK, "cholesky": BLOCK
 
 
 class FactorsWriter:
-    """Writes one step: a call for each matrix of the batch, until one has no answer."""
+    """Writes one step: a call for each matrix of the batch. Threads share a large batch of small matrices."""
 
     def __init__(self, plan: StackText, step: Factorise) -> None:
         self.plan, self.w, self.step = plan, plan.w, step
@@ -56,23 +63,77 @@ class FactorsWriter:
             sizes = [n] if step.b is None else [plan.size(size) for size in step.b.shape[-2:]]
             if step.how in _DECOMPOSITIONS:
                 sizes = [plan.size(step.a.shape[-2]), n]
-            scratch = plan.scratch(f"cg_{self.name}_scratch_{self.kind}", sizes)
             addresses = [result, *(plan.view_address(view) for view in views[1:])]
-            with ExitStack() as loops:
-                for axis in range(len(step.result.shape) - self.rank):
-                    if step.result.shape[axis] == ONE:
-                        continue
-                    i = loops.enter_context(counted_loop(w, "0", plan.size(step.result.shape[axis])))
-                    addresses = [
-                        moved(plan, address, i, view.strides[axis], view.dtype)
-                        for address, view in zip(addresses, views, strict=True)
-                    ]
-                status = self.call(addresses, views, sizes, scratch)
-                if step.how != "pivots":
-                    is_good = w.op(f"icmp eq i64 {status}, 0")
-                    so_far = w.op(f"load i1, ptr {done}")
-                    w.line(f"store i1 {w.op(f'and i1 {is_good}, {so_far}')}, ptr {done}")
+            self.matrices(addresses, views, sizes, done)
         plan.registers[step.done.name] = w.op(f"load i1, ptr {done}")
+
+    def matrices(self, addresses: list[str], views: list[View], sizes: list[str], done: str) -> None:
+        """The calls for all matrices, in parts for threads where there are many."""
+        plan, w, step = self.plan, self.w, self.step
+        batch = [axis for axis, size in enumerate(step.result.shape[: -self.rank]) if size != ONE]
+        scratch_bytes = plan.scratch_bytes(f"cg_{self.name}_scratch_{self.kind}", sizes)
+        length, each, work = self.work(batch, views)
+        unit = math.ceil(length / threads.parts_of(work)) if each < threads.WORK_TO_SHARE else length
+        if unit >= length:
+            self.part(batch, addresses, views, sizes, plan.scratch_of(scratch_bytes), done)
+            return
+        # Each part has scratch memory of its own, in whole lines of the cache.
+        parts = math.ceil(length / unit)
+        nbytes = w.op(f"and i64 {w.add(scratch_bytes, str(LINE - 1))}, {-LINE}")
+        captured = [*(("ptr", text) for text in (*addresses, done, plan.scratch_of(w.multiply(nbytes, str(parts)))))]
+        captured.append(("i64", nbytes))
+        inner = Writer(w)
+        slots = [inner.op(f"getelementptr i64, ptr %table, i64 {k}") for k in range(len(captured))]
+        found = [inner.op(f"load {kind}, ptr {slot}") for (kind, _), slot in zip(captured, slots, strict=True)]
+        *inside, done, scratch, nbytes = found
+        own = inner.op(f"getelementptr i8, ptr {scratch}, i64 {inner.multiply('%part', nbytes)}")
+        inner.declare("i64 @llvm.smin.i64(i64, i64)")
+        first = inner.op(f"mul i64 %part, {unit}")
+        end = inner.op(f"call i64 @llvm.smin.i64(i64 {inner.op(f'add i64 {first}, {unit}')}, i64 {length})")
+        plan.w = self.w = inner
+        self.part(batch, inside, views, sizes, own, done, (first, end))
+        plan.w = self.w = w
+        inner.line("ret void")
+        name = f"part{len(plan.parts)}"
+        signature = f"internal void @{name}(ptr %table, i64 %part, i64 %worker)"
+        plan.parts.append(inner.function(signature, plan.vector_bytes))
+        call_parts(w, name, captured, parts, str(work))
+
+    def work(self, batch: list[int], views: list[View]) -> tuple[int, int, int]:
+        """Matrices along the first axis of a batch, and the units of work of a matrix and of all matrices: 0 where only
+        the run knows the sizes."""
+        step, shape = self.step, self.step.result.shape
+        if not batch or not all(size.is_known for view in views for size in (*view.shape, *view.strides)):
+            return 1, 0, 0
+        rows, columns = (size.factor for size in (step.a if step.b is None else step.b).shape[-2:])
+        each = MULTIPLICATION * rows * (columns * columns if step.b is None else rows * (rows + columns))
+        return shape[batch[0]].factor, each, each * math.prod(shape[axis].factor for axis in batch)
+
+    def part(
+        self,
+        batch: list[int],
+        addresses: list[str],
+        views: list[View],
+        sizes: list[str],
+        scratch: str,
+        done: str,
+        ends: tuple[str, str] | None = None,
+    ) -> None:
+        """The loops over the axes of a batch, the first one between `ends`, and the call in them."""
+        w, plan = self.w, self.plan
+        with ExitStack() as loops:
+            for axis in batch:
+                first, end = ends or ("0", plan.size(self.step.result.shape[axis]))
+                ends = None
+                i = loops.enter_context(counted_loop(w, first, end))
+                addresses = [
+                    moved(plan, address, i, view.strides[axis], view.dtype)
+                    for address, view in zip(addresses, views, strict=True)
+                ]
+            status = self.call(addresses, views, sizes, scratch)
+            if self.step.how != "pivots":
+                with w.when(w.op(f"icmp ne i64 {status}, 0")):
+                    w.line(f"store i1 false, ptr {done}")
 
     def declare_kernels(self, columns: int | None) -> None:
         """Declare the product kernels that a blocked routine calls, so that the module is linked with them."""

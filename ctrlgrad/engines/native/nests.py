@@ -567,12 +567,11 @@ class KernelWriter:
 
     def gathered(self, k: int, forms: Iterable[tuple[int, int]]) -> Sums | Extremes:
         """Accumulator of a reduction, with variables of these forms."""
-        write, expression = self.kernel.writes[k], self.kernel.expression
+        write = self.kernel.writes[k]
         if write.how in EXTREMES:
-            dtype = expression.instructions[expression.outputs[write.outputs[0]]].dtype
             from ctrlgrad.engines.native.extremes import Extremes
 
-            return Extremes(self.w, EXTREMES[write.how], dtype, forms)
+            return Extremes(self.w, EXTREMES[write.how], self.kernel.expression.dtype_of(write.outputs[0]), forms)
         return Sums(self.w, write, forms)
 
     def finish(self, k: int, offsets: list[str], row: int | None = None) -> None:

@@ -324,8 +324,11 @@ class PlanText:
 
     def scratch(self, name: str, sizes: Sequence[str]) -> str:
         """Memory for a routine: as many bytes as the routine of this name says."""
+        return self.scratch_of(self.scratch_bytes(name, sizes))
+
+    def scratch_bytes(self, name: str, sizes: Sequence[str]) -> str:
         self.w.declare(f"i64 @{name}({', '.join('i64' for _ in sizes)})")
-        return self.scratch_of(self.w.op(f"call i64 @{name}({', '.join(f'i64 {size}' for size in sizes)})"))
+        return self.w.op(f"call i64 @{name}({', '.join(f'i64 {size}' for size in sizes)})")
 
     def scratch_of(self, nbytes: str) -> str:
         """Memory of so many bytes for a routine."""

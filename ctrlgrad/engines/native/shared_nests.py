@@ -3,14 +3,16 @@
 How a nest is cut follows from its sizes alone, so results have the same bits whatever the number of threads. A part is
 a function of its own, which finds what it needs from around it in a table. The axis is the one that gives most parts:
 one along which the parts write to different elements, the outermost one of several; or, where the nest reduces along
-the outermost axis, that one. Then each part has a result of its own, and these are combined in their order.
+the outermost axis, that one. Then each part has a result of its own, and these are combined in their order: a position
+of an extreme with the extreme that the part found there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -40,6 +42,9 @@ from ctrlgrad.plan.reductions import EXTREMES
 from ctrlgrad.plan.sharing import shared_axes
 from ctrlgrad.plan.sizes import ZERO, Size, product
 from ctrlgrad.plan.tiling import groups_of, loop_tiles
+
+if TYPE_CHECKING:
+    from ctrlgrad.engines.native.extremes import Extremes
 
 # Units of work (see `engines.threads`) of a call of an elementary function, and of a byte that is read or written.
 CALL, BYTE = 20, 1
@@ -105,7 +110,7 @@ def share_of(kernel: Kernel, parts: int) -> Share | None:
         most, has_results = parts, not apart.issuperset(axis.of)
         if has_results:
             reduced = [write for write in kernel.writes if all(write.view.strides[a] == ZERO for a in axis.of)]
-            is_whole = all(_has_parts(write) for write in reduced) and not any(w.scattered for w in kernel.writes)
+            is_whole = all(_has_parts(w, axes) for w in reduced) and not any(w.scattered for w in kernel.writes)
             if depth or not reduced or not is_whole:
                 continue
             nbytes = max(write.view.array.count.factor * write.view.dtype.itemsize for write in reduced)
@@ -159,17 +164,20 @@ def share_of_transform(step: Transform) -> Share | None:
     return cut if cut.parts > 1 else None
 
 
-def _has_parts(write: Write) -> bool:
-    """Return true if a reduction's results of several parts become one by its own operation."""
-    return write.how != "store" and not write.scattered and write.base is None and write.how not in EXTREMES
+def _has_parts(write: Write, axes: Sequence[Axis]) -> bool:
+    """Return true if a reduction's results of several parts become one: by its own operation, or, of positions in a
+    single row, with the extremes that the parts found there."""
+    is_own = write.how != "store" and not write.scattered and write.base is None
+    return is_own and (write.how not in EXTREMES or len(axes) == 1)
 
 
 class _Part(KernelWriter):
     """Writes the nest of a part: positions from `first` to `end` along the axis that is cut."""
 
     first, end, cut = "0", "0", -1
-    # Results that each part has to itself.
+    # Results that each part has to itself; and where it puts the extremes at the positions among them.
     own: Sequence[int] = ()
+    extremes: Mapping[int, str] = {}
 
     def ends(self, depth: int, axis: Axis) -> tuple[str, str]:
         return (self.first, self.end) if depth == self.cut else super().ends(depth, axis)
@@ -178,6 +186,12 @@ class _Part(KernelWriter):
         """Begin a result of its own. What all parts add to was begun before them, since it begins everywhere."""
         if k in self.own:
             super().start_in_memory(k, write, axes)
+
+    def finish(self, k: int, offsets: list[str], row: int | None = None) -> None:
+        super().finish(k, offsets, row)
+        if k in self.extremes:
+            found, (_, at) = cast("Extremes", self.sums[k]), self.target(k, offsets)
+            self.elements.store_parts(self.extremes[k], at, found.dtype, [found.extreme()], 1)
 
 
 class SharedKernel:
@@ -255,14 +269,22 @@ class SharedKernel:
         own = [k for k, _ in enumerate(self.kernel.writes) if axes[depth].strides[count + k] == ZERO]
         inner = self.inner
         tables: dict[int, str] = {}
+        extremes: dict[int, str] = {}
+
+        def table_of(k: int, given: np.dtype) -> tuple[str, str]:
+            """A table of a result of all parts, and where that of this part is."""
+            dtype, pieces = element_parts(given)
+            size, kind = self.kernel.writes[k].view.array.count.factor * pieces, memory_type_of(dtype)
+            table = w.alloca(f"[{cut.parts * size} x {kind}]", 64)
+            behind, inside = inner.op(f"mul i64 %part, {size}"), self.captured("ptr", table)
+            return table, inner.op(f"getelementptr {kind}, ptr {inside}, i64 {behind}")
+
         for k in own:
-            view = self.kernel.writes[k].view
-            dtype, pieces = element_parts(view.dtype)
-            size, kind = view.array.count.factor * pieces, memory_type_of(dtype)
-            tables[k] = w.alloca(f"[{cut.parts * size} x {kind}]", 64)
-            behind = inner.op(f"mul i64 %part, {size}")
-            table = self.captured("ptr", tables[k])
-            part.bases[count + k] = inner.op(f"getelementptr {kind}, ptr {table}, i64 {behind}")
+            write = self.kernel.writes[k]
+            tables[k], part.bases[count + k] = table_of(k, write.view.dtype)
+            if write.how in EXTREMES:
+                extremes[k], place = table_of(k, self.kernel.expression.dtype_of(write.outputs[0]))
+                part.extremes = {**part.extremes, k: place}
         inner.declare("i64 @llvm.smin.i64(i64, i64)")
         part.own, part.cut = own, depth
         part.first = inner.op(f"mul i64 %part, {cut.unit}")
@@ -279,9 +301,32 @@ class SharedKernel:
         if self.kernel.checks:
             self.tell_failure()
         for k, table in tables.items():
-            self.combine_parts(k, table, cut.parts)
+            if k in extremes:
+                self.choose_part(k, table, extremes[k], cut.parts)
+            else:
+                self.combine_parts(k, table, cut.parts)
         signature = f"internal void @{self.name}(ptr %table, i64 %part, i64 %worker)"
         return inner.function(signature, part.vector_bytes)
+
+    def choose_part(self, k: int, positions: str, extremes: str, parts: int) -> None:
+        """The position of the extreme of the first part that has none beyond it."""
+        w, write, outer = self.w, self.kernel.writes[k], self.outer
+        rule = cast("Extremes", outer.gathered(k, ()))
+        count, base = write.view.array.count.factor, outer.bases[len(self.kernel.operands) + k]
+        for at in outer.each("0", str(count)):
+            found = ["", ""]
+            for number in range(parts):
+                place = w.add(at, str(number * count))
+                both = [(extremes, rule.dtype), (positions, write.view.dtype)]
+                values = [outer.elements.load(table, place, dtype, 0, 1) for table, dtype in both]
+                if number:
+                    takes = rule.is_beyond(values[0], found[0], 1)
+                    values = [
+                        rule.chosen(takes, value, before, dtype, 1)
+                        for value, before, (_, dtype) in zip(values, found, both, strict=True)
+                    ]
+                found = values
+            outer.elements.store_parts(base, at, write.view.dtype, [found[1]], 1)
 
     def combine_parts(self, k: int, table: str, parts: int) -> None:
         """The results of the parts become one, always in the same order."""

@@ -202,12 +202,17 @@ def _argsort(node: Node) -> Callable[..., Any]:
 SORT, START = 100, 5_000_000
 
 
+def most_sorters(rows: int, length: int) -> int:
+    """The most threads that sorting so many rows of a length is worth."""
+    return min(rows, SORT * rows * length * length.bit_length() // START)
+
+
 def _ascending(x: Any, axis: int) -> np.ndarray:
     """The order of rows along an axis. Threads share the rows if there is much to do: NumPy sorts without the GIL."""
     x = np.asarray(x)
     rows = x.size // max(x.shape[axis], 1)
-    work = SORT * x.size * max(x.shape[axis], 1).bit_length()
-    count = min(rows, work // START, default_threads() if work >= 2 * START else 1)
+    most = most_sorters(rows, x.shape[axis])
+    count = min(most, default_threads()) if most > 1 else 1
     if count < 2:
         return np.argsort(x, axis=axis, kind="stable")
     from concurrent.futures import ThreadPoolExecutor  # no part of the first call of a program without long sorts

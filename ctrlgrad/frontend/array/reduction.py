@@ -11,15 +11,20 @@ import numpy as np
 
 from ctrlgrad.dtypes import REAL_OF, computed_dtype, dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.frontend.apply import apply, cast
+from ctrlgrad.frontend.apply import apply, at_once, cast
 from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import add, copy, floor_divide, maximum, multiply, sqrt, square, subtract
 from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.ranges import diagonal
-from ctrlgrad.frontend.functions import array_function, described, publish
+from ctrlgrad.frontend.functions import F, array_function, described, publish
 from ctrlgrad.frontend.loops import associative_scan, while_loop
 from ctrlgrad.options import default_float
+
+
+def _reduction(*names: str) -> Callable[[F], F]:
+    return array_function(*names, at_once=at_once)
+
 
 # Products along an axis, running sums and products, and differences.
 #
@@ -27,7 +32,7 @@ from ctrlgrad.options import default_float
 # factor's derivative is then a product of the other factors, exact at zeros and to any order, without a division.
 
 
-@array_function("product")
+@_reduction("product")
 def prod(
     x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
@@ -92,7 +97,7 @@ def _running(op: str, x: Any, axis: Any, dtype: Any) -> tuple[Any, int]:
     return x, axis_of(op, axis, rank_of(x))
 
 
-@array_function()
+@_reduction()
 def cumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     """The running sum along an axis, or of all elements in one dimension; widens as `sum`.
 
@@ -103,7 +108,7 @@ def cumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     return apply("cumsum", [x], {"axis": place, "reverse": False})
 
 
-@array_function()
+@_reduction()
 def cumprod(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     """The running product along an axis, or of all elements in one dimension; widens as `prod`.
 
@@ -148,7 +153,7 @@ def _cumulative(name: str, what: str, end: str, example: str, fn: Callable[..., 
     summary = f"""The running {what} along an axis, which may be left out for one dimension.
 
     With `include_initial` a {end} stands in front. Raises a ShapeError for a scalar, or where the axis is missing."""
-    return array_function()(described(function, name, summary, example))
+    return _reduction()(described(function, name, summary, example))
 
 
 _EXAMPLE = "cnp.cumulative_sum([1, 2, 3], include_initial=True) -> array([0, 1, 3, 6])"
@@ -157,7 +162,7 @@ _EXAMPLE = "cnp.cumulative_prod([1, 2, 3]) -> array([1, 2, 6])"
 cumulative_prod = _cumulative("cumulative_prod", "product", "one", _EXAMPLE, cumprod)
 
 
-@array_function()
+@_reduction()
 def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """The differences of neighbours along an axis, taken n times: the axis becomes n shorter.
 
@@ -227,7 +232,7 @@ def kept(operation: str, x: Any, where: Any, neutral: Any) -> Any:
     return apply("where", [broadcasted(mask, dims(x)), x, broadcasted(neutral, dims(x))])
 
 
-@array_function()
+@_reduction()
 def sum(
     x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
@@ -277,7 +282,7 @@ def _finished(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
     return x if keepdims else squeezed(x, axes)
 
 
-@array_function()
+@_reduction()
 def mean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
     """The mean along axes, or of all elements; arguments as for `sum`. Integers give float64; no elements give nan.
 
@@ -295,7 +300,7 @@ def mean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False,
     return cast(_finished(found, axes, keepdims), result)
 
 
-@array_function()
+@_reduction()
 def var(
     x: Any,
     axis: Any = None,
@@ -329,7 +334,7 @@ def var(
     return cast(_finished(_averaged(reduce("sum", squares, axes, True), left), axes, keepdims), result)
 
 
-@array_function()
+@_reduction()
 def std(
     x: Any,
     axis: Any = None,
@@ -371,7 +376,7 @@ def _extreme(op: str, what: str, side: str, example: str) -> Callable[..., Any]:
     summary = f"""The {what} element along axes, or of all; arguments as for `sum`. Raises a ShapeError for no elements.
 
     With `initial` the result is never {side} it; `where` needs `initial`."""
-    return array_function(f"a{op}")(described(function, op, summary, example))
+    return _reduction(f"a{op}")(described(function, op, summary, example))
 
 
 max = _extreme("max", "largest", "below", "print(cnp.max([1.0, 3.0, 2.0])) -> 3.0")
@@ -387,7 +392,7 @@ def _position(op: str, what: str, example: str) -> Callable[..., Any]:
         return reduce(op, x, (axis_of(op, axis, rank_of(x)),), keepdims)
 
     summary = f"The index of the first {what} element along an axis, or of all in one dimension: int64."
-    return array_function()(described(function, op, summary, example))
+    return _reduction()(described(function, op, summary, example))
 
 
 argmax = _position("argmax", "largest", "print(cnp.argmax([1.0, 3.0, 2.0])) -> 1")
@@ -399,7 +404,7 @@ def _over_truth(op: str, summary: str, example: str) -> Callable[..., Any]:
         x = kept(op, truth(op, x), where, op == "all")
         return reduce(op, x, axes_of(op, axis, rank_of(x)), keepdims)
 
-    return array_function()(described(function, op, summary, example))
+    return _reduction()(described(function, op, summary, example))
 
 
 _EXAMPLE = "print(cnp.any([False, True])) -> True"
@@ -430,7 +435,7 @@ def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Any:
     return a
 
 
-@array_function()
+@_reduction()
 def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
     """The sum of a diagonal.
 
@@ -440,7 +445,7 @@ def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     return sum(diagonal(x, offset, axis1, axis2), axis=-1, dtype=dtype)
 
 
-@array_function()
+@_reduction()
 def count_nonzero(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     """Number of elements along axes, or of all, that are other than zero: int64. It has no derivative.
 

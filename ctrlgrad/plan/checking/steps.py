@@ -40,6 +40,7 @@ from ctrlgrad.plan.model import (
     WriteRow,
 )
 from ctrlgrad.plan.places import Place
+from ctrlgrad.plan.reductions import may_combine
 from ctrlgrad.plan.sharing import shared_axes
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, divided, product, row_major
 from ctrlgrad.records import record
@@ -104,8 +105,6 @@ def _accesses(tiles: Tiles, places: Mapping[Array, Place]) -> Iterator[_Access]:
 
 # Rows of a stack by their contents, the last first.
 Rows = tuple[Any, ...]
-# Reductions whose results of several parts are combined by the reduction itself.
-COMBINED = frozenset(("sum", "dot", "product", "max", "min"))
 
 
 class State:
@@ -529,10 +528,11 @@ class Steps(State):
             self.fail(f"it is cut along axes {share.axes}, which do not lie side by side")
         self.check_parts(share, length)
         axes = [axis for axis in share.axes if step.space[axis] != ONE]
+        is_row = all(size == ONE or axis in axes for axis, size in enumerate(step.space))
         for write in step.writes:
             stands_still = [write.view.strides[axis] == ZERO for axis in axes]
             if share.has_results and all(stands_still):
-                if write.how not in COMBINED or write.base is not None or write.scattered:
+                if not may_combine(write.how, is_row) or write.base is not None or write.scattered:
                     self.fail(f"{write.view.array} is a {write.how}, whose parts are not combined")
             elif any(stands_still):
                 self.fail(f"parts that threads share write the same elements of {write.view.array}")
