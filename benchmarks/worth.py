@@ -45,7 +45,6 @@ SHOWN = {
     "read_first": "swaps",
     "hoist_invariants": "kalman",
     "merge_common": "runge-kutta",
-    "fold": "unrolled-descent",
     "join_updates": "tagger",
     "sink_slices": "alignment",
     "split_products": "lstm-concat-50x1x32x64",
