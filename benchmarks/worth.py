@@ -39,7 +39,7 @@ LSTM = "lstm-concat-200x64x128x256"
 # For each pass the benchmark that shows it.
 SHOWN = {
     "count_outside": "lstm-checkpoint",
-    "remove_dead_code": "adaptive",
+    "remove_dead_code": "runge-kutta",
     "forward_results": "runge-kutta",
     "know_counts": "swaps",
     "read_first": "swaps",
