@@ -39,13 +39,12 @@ LSTM = "lstm-concat-200x64x128x256"
 # For each pass the benchmark that shows it.
 SHOWN = {
     "count_outside": "lstm-checkpoint",
-    "remove_dead_code": "adaptive",
+    "remove_dead_code": "runge-kutta",
     "forward_results": "runge-kutta",
     "know_counts": "swaps",
     "read_first": "swaps",
     "hoist_invariants": "kalman",
     "merge_common": "runge-kutta",
-    "fold": "unrolled-descent",
     "join_updates": "tagger",
     "sink_slices": "alignment",
     "split_products": "lstm-concat-50x1x32x64",

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from ctrlgrad.errors import MissingAttributeError, TypeMismatchError
+from ctrlgrad.errors import MissingAttributeError, TypeMismatchError, UserInputError
 
 # Advice for keywords of other libraries: `adam(lr=...)` names the argument that takes its place.
 
@@ -66,6 +66,19 @@ _INSTEAD = {
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name that is spelt almost like this one; an empty text if there is none."""
     return next(iter(difflib.get_close_matches(name, list(known), 1)), "")
+
+
+def check_choice(operation: str, name: str, given: Any, choices: Iterable[Any]) -> None:
+    """Refuse an argument that is none of its choices; the advice is the choice that is spelt most like it."""
+    known = tuple(choices)
+    if given not in known:
+        close = nearest(str(given), filter(lambda choice: isinstance(choice, str), known))
+        raise UserInputError(
+            f"{operation}: there is no such {name}",
+            expected=" or ".join(map(repr, known)) or "none",
+            got=repr(given),
+            hint=repr(close or known[0]) if known else "leave it out",
+        )
 
 
 def instead_of_keyword(keyword: str, value: Any, known: Sequence[str]) -> str | None:

@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ctrlgrad.advice import nearest
+from ctrlgrad.advice import check_choice
 from ctrlgrad.blocks import block
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
-from ctrlgrad.errors import UserInputError
 from ctrlgrad.gradients.manner import Manner, differentiating
 from ctrlgrad.records import record
 
@@ -37,20 +36,17 @@ class Options:
         return self.default_float, self.no_answer, self.strong_zeros, self.check_nans == "gradients"
 
 
-def _check_float(name: Any, where: str) -> str:
-    """The name of a dtype that may be the default; an error for any other."""
-    if name not in ("float32", "float64"):
-        raise UserInputError(
-            f"{where}: no such default",
-            expected="'float32' or 'float64'",
-            got=repr(name),
-            hint="arrays of other dtypes are made by saying so: dtype=...",
-        )
-    return str(name)
-
-
+# Values of the options that have names.
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "engine": ENGINES,
+    "check_nans": (False, True, "gradients"),
+    "precision": PRECISIONS,
+    "default_float": ("float32", "float64"),
+    "no_answer": ("error", "nan"),
+}
 _VARIABLE = "CTRLGRAD_DEFAULT_FLOAT"
-_AT_FIRST = Options(default_float=_check_float(os.environ.get(_VARIABLE, "float64"), _VARIABLE))
+_AT_FIRST = Options(default_float=os.environ.get(_VARIABLE, "float64"))
+check_choice(_VARIABLE, "default_float", _AT_FIRST.default_float, _CHOICES["default_float"])
 _OPTIONS: ContextVar[Options] = ContextVar("ctrlgrad options", default=_AT_FIRST)
 
 
@@ -65,13 +61,7 @@ def default_float() -> np.dtype:
 
 def check_engine(engine: str) -> None:
     """Refuse the name of an engine that does not exist."""
-    if engine not in ENGINES:
-        raise UserInputError(
-            f"there is no engine {engine!r}",
-            expected=" or ".join(map(repr, ENGINES)),
-            got=repr(engine),
-            hint=repr(nearest(engine, ENGINES) or "auto"),
-        )
+    check_choice("ctrlgrad", "engine", engine, ENGINES)
 
 
 @block("ctrlgrad.options")
@@ -110,38 +100,9 @@ def options(**changes: Any) -> Iterator[Options]:
     """
     names = {f.name for f in fields(Options)}
     for name in changes:
-        if name not in names:
-            raise UserInputError(
-                f"there is no option {name!r}",
-                expected=", ".join(sorted(names)),
-                got=name,
-                hint=nearest(name, names) or "see help(ctrlgrad.options)",
-            )
-    if "engine" in changes:
-        check_engine(changes["engine"])
-    if changes.get("check_nans", False) not in (False, True, "gradients"):
-        raise UserInputError(
-            f"there is no check_nans={changes['check_nans']!r}",
-            expected="True, False or 'gradients'",
-            got=repr(changes["check_nans"]),
-            hint="'gradients' looks at cotangents alone",
-        )
-    if changes.get("precision", "ieee") not in PRECISIONS:
-        raise UserInputError(
-            f"there is no precision {changes['precision']!r}",
-            expected=" or ".join(map(repr, PRECISIONS)),
-            got=repr(changes["precision"]),
-            hint="leave it out for 'ieee'",
-        )
-    if changes.get("no_answer", "error") not in ("error", "nan"):
-        raise UserInputError(
-            "options(no_answer=): there is no such answer",
-            expected="'error' or 'nan'",
-            got=repr(changes["no_answer"]),
-            hint="leave it out for 'error'",
-        )
-    if "default_float" in changes:
-        _check_float(changes["default_float"], "options(default_float=)")
+        check_choice("ctrlgrad.options", "option", name, sorted(names))
+        if name in _CHOICES:
+            check_choice("ctrlgrad.options", name, changes[name], _CHOICES[name])
     token = _OPTIONS.set(replace(_OPTIONS.get(), **changes))
     try:
         now = _OPTIONS.get()

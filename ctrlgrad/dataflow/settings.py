@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ctrlgrad import memory
+from ctrlgrad.advice import check_choice
 from ctrlgrad.blocks import block
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
@@ -142,8 +143,7 @@ def settings(**changes: Any) -> Iterator[Settings]:
     """
     names = [f.name for f in fields(Settings)]
     for name in changes:
-        if name not in names:
-            raise UserInputError(f"the dataflow engine has no setting {name!r}", expected=", ".join(names), got=name)
+        check_choice("dataflow.settings", "setting", name, names)
     try:
         changed = replace(_SETTINGS.get(), **changes)
     except UserInputError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ctrlgrad.errors import UserInputError
+from ctrlgrad.advice import check_choice
 
 # Result of a demo: some lines of text, and some panels of a picture.
 
@@ -35,7 +35,6 @@ def titles() -> dict[str, str]:
 
 def show(name: str) -> Finding:
     """Run a demo. Raises `UserInputError` for an unknown name."""
-    if name not in NAMES:
-        raise UserInputError("there is no such demo", expected=", ".join(NAMES), got=repr(name))
+    check_choice("ctrlgrad", "demo", name, NAMES)
     finding: Finding = import_module(f"ctrlgrad.demos.{name}").show()
     return finding

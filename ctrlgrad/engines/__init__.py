@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from ctrlgrad.advice import check_choice
 from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines.report import Report
 from ctrlgrad.errors import UserInputError
@@ -92,8 +93,7 @@ def without_passes(*names: str) -> Iterator[None]:
     """Leave passes out of what compiling engines do to graphs and plans, for a block of code."""
     known = {name for name, _ in OPTIMISATIONS} | set(PLAN_PASSES) | {WEIGH}
     for name in names:
-        if name not in known:
-            raise UserInputError(f"there is no pass {name!r}", expected=", ".join(sorted(known)), got=name)
+        check_choice("ctrlgrad", "pass", name, sorted(known))
     token = _WITHOUT.set(_WITHOUT.get() | set(names))
     try:
         yield

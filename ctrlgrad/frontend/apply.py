@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import NAMES, as_dtype, converted, dtype_kind, native, result_type
-from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TracingError, TypeMismatchError
+from ctrlgrad.errors import CtrlgradError, NumberOverflowError, TracingError, TypeMismatchError
 from ctrlgrad.execution import kernel_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -28,6 +28,7 @@ from ctrlgrad.ir.builder import SMALL
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.types import Shape as Sizes
 from ctrlgrad.memory.session import current as session
+from ctrlgrad.ops.term import require_sizes
 from ctrlgrad.options import current_options, default_float
 from ctrlgrad.passes.dead_code import without_calls
 from ctrlgrad.records import record
@@ -614,13 +615,6 @@ def shape_template(dims: Sequence[Any]) -> tuple[tuple[int | None, ...], list[An
             shape.append(None)
             operands.append(cast(d, np.int64))
         else:
-            size = int(d)
-            if size < 0:
-                raise ShapeError(
-                    "a shape with a negative size",
-                    expected="sizes of 0 or more",
-                    got=str(tuple(dims)),
-                    hint="-1 stands for the size that is left over in reshape alone",
-                )
-            shape.append(size)
+            shape.append(int(d))
+    require_sizes("a shape", [size for size in shape if size is not None])
     return tuple(shape), operands

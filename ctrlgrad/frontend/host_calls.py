@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.advice import check_choice
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply_all, value_in
@@ -54,13 +55,7 @@ def pure_callback(
             got=type(callback).__name__,
             hint="pass the function first, then what it returns, then its arguments",
         )
-    if vmap_method not in _METHODS:
-        raise UserInputError(
-            f"pure_callback: no vmap_method {vmap_method!r}",
-            expected=", ".join(map(repr, _METHODS)),
-            got=repr(vmap_method),
-            hint="leave it out where nothing is mapped",
-        )
+    check_choice("pure_callback", "vmap_method", vmap_method, _METHODS)
     leaves, treedef = tree.flatten((args, kwargs))
     check_leaves("pure_callback: an argument", leaves)
     stated, out = tree.flatten(result_shape_dtypes)

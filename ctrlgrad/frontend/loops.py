@@ -40,6 +40,7 @@ from ctrlgrad.ir import (
     is_loop,
 )
 from ctrlgrad.ir.control import emit_loop
+from ctrlgrad.ops import term
 from ctrlgrad.records import record
 from ctrlgrad.source import Source, here
 from ctrlgrad.stacks.sizes import Cut, Size, origin, told
@@ -202,14 +203,8 @@ def unknown_dims(x: Any, axes: int | Sequence[int] = 0) -> Any:
     """
     t = type_of(x)
     wanted = (axes,) if isinstance(axes, int) else tuple(axes)
-    if not isinstance(t, TensorType) or any(not -t.rank <= axis < t.rank for axis in wanted):
-        raise ShapeError(
-            "unknown_dims: an axis does not exist",
-            expected=f"axes of {t}",
-            got=str(axes),
-            hint="axes count from 0 or, negative, from the end",
-        )
-    places = tuple(sorted({axis % t.rank for axis in wanted}))
+    (t,) = term.tensors("unknown_dims", [t])
+    places = term.axes("unknown_dims", wanted, t.rank)
     builder = trace.current()
     if builder is None:
         return Unsized.of(x, places)

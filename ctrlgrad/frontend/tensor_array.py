@@ -19,6 +19,7 @@ from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.loops import map as map_rows
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, TensorType
+from ctrlgrad.ops.term import scalar_index
 from ctrlgrad.source import here
 from ctrlgrad.tree import NAMESPACE
 
@@ -280,12 +281,5 @@ _register(TensorArray, TensorArray.tree_flatten, TensorArray.tree_unflatten, nam
 
 
 def _index(operation: str, index: Any) -> Any:
-    t = type_of(index)
-    if not isinstance(t, TensorType) or t.rank or dtype_kind(t.dtype) not in "iu":
-        raise TypeMismatchError(
-            f"TensorArray.{operation}: the index is not an integer scalar",
-            expected="i64[]",
-            got=str(t),
-            hint="cast it with .astype(int), and take one number of an array: n[0]",
-        )
+    scalar_index(f"TensorArray.{operation}", "the index", type_of(index))
     return index if isinstance(index, Tensor) else cast(index, np.int64)

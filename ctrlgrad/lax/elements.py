@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import BFLOAT16, as_dtype, dtype_kind, finfo, result_type
-from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.transforms.custom_calls import custom_jvp, custom_vjp
@@ -331,14 +332,9 @@ class GatherScatterMode(enum.Enum):
         # JAX's own modes are known by their text: this library does not import JAX.
         name = "fill" if mode is None else str(mode).removeprefix("GatherScatterMode.").lower()
         name = "fill_or_drop" if name in ("fill", "drop") else name
-        found = {m.name.lower(): m for m in GatherScatterMode}.get(name)
-        if found is None:
-            raise UserInputError(
-                "lax: no such mode of a gather or scatter",
-                expected="'clip', 'fill', 'drop', 'promise_in_bounds', None or a GatherScatterMode",
-                got=repr(mode),
-            )
-        return found
+        modes = {m.name.lower(): m for m in GatherScatterMode}
+        check_choice("lax", "mode", name, modes)
+        return modes[name]
 
 
 # Windows that are promised to lie inside: XLA checks none, reads them moved inside and drops what is written.

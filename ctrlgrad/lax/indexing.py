@@ -15,6 +15,7 @@ from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.lax import elements
 from ctrlgrad.lax.elements import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from ctrlgrad.ops.term import require_integers
 
 # Windows of an operand at starts that may be traced: `gather` reads them, the `scatter`s write them.
 #
@@ -87,10 +88,7 @@ def find_windows(
     mode = GatherScatterMode.from_any(mode)
     promised = mode is GatherScatterMode.PROMISE_IN_BOUNDS
     checked = promised or mode is GatherScatterMode.FILL_OR_DROP
-    if dtype_kind(starts.dtype) not in "iu":
-        raise TypeMismatchError(
-            f"lax.{operation}: the starts are not integers", expected="an integer dtype", got=str(starts)
-        )
+    require_integers(f"lax.{operation}", "the starts", starts.dtype)
     if starts.ndim == 0 or starts.shape[-1] != len(components):
         raise ShapeError(
             f"lax.{operation}: a start has not one component for each axis that it counts along",

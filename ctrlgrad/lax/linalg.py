@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import UserInputError
 from ctrlgrad.scipy.linalg import factors, of_triangle, order_of, solve_triangular
 
 # Fourier transforms by the names of `jax.lax`.
@@ -39,8 +39,7 @@ def fft(x: Any, fft_type: Any, fft_lengths: Sequence[int]) -> Any:
     """
     name = str(getattr(fft_type, "name", fft_type)).upper()
     functions = {"FFT": cnp.fft.fftn, "IFFT": cnp.fft.ifftn, "RFFT": cnp.fft.rfftn, "IRFFT": cnp.fft.irfftn}
-    if name not in functions:
-        raise UserInputError("lax.fft: no such transform", expected="FFT, IFFT, RFFT or IRFFT", got=repr(fft_type))
+    check_choice("lax.fft", "fft_type", name, functions)
     lengths = tuple(fft_lengths)
     return functions[name](cnp.asarray(x), lengths, tuple(range(-len(lengths), 0)))
 

@@ -26,6 +26,7 @@ from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.rules import Bound, axis_called
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
+from ctrlgrad.ops.term import axes_in_order
 from ctrlgrad.source import here
 
 
@@ -65,14 +66,8 @@ def _operand(operation: str, x: Any) -> Any:
 
 
 def _axis(operation: str, axis: int, rank: int) -> int:
-    if not -rank <= axis < rank:
-        raise ShapeError(
-            f"{operation}: the axis is out of range",
-            expected=f"-{rank} <= axis < {rank}",
-            got=str(axis),
-            hint="axes are those of one row: the mapped axis does not count",
-        )
-    return axis % rank
+    """An axis of one row, from the front: the mapped axis does not count."""
+    return axes_in_order(operation, [axis], rank)[0]
 
 
 def _ungrouped(operation: str, groups: Any) -> None:

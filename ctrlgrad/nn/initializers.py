@@ -18,8 +18,9 @@ import numpy as np
 
 from ctrlgrad import numpy as cnp
 from ctrlgrad import random
+from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import as_dtype
-from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.errors import ShapeError
 from ctrlgrad.options import default_float
 
 Initializer = Callable[..., Any]
@@ -175,8 +176,8 @@ def variance_scaling(
     >>> bool(abs(w).max() <= 3.0 / 300**0.5)
     True
     """
-    _check_choice("mode", mode, _MEANS)
-    _check_choice("distribution", distribution, ("truncated_normal", "normal", "uniform"))
+    check_choice("variance_scaling", "mode", mode, _MEANS)
+    check_choice("variance_scaling", "distribution", distribution, ("truncated_normal", "normal", "uniform"))
 
     def draw(key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         _check_rank("variance_scaling", shape, 2)
@@ -205,16 +206,6 @@ def _check_rank(operation: str, shape: Sequence[int], least: int) -> None:
             expected=f"at least {least}: inputs and outputs",
             got=str(tuple(shape)),
             hint="normal and uniform draw arrays of any shape",
-        )
-
-
-def _check_choice(what: str, given: Any, choices: Any) -> None:
-    if given not in choices:
-        raise UserInputError(
-            f"variance_scaling: there is no such {what}",
-            expected=" or ".join(map(repr, choices)),
-            got=repr(given),
-            hint="see help(ctrlgrad.nn.initializers.variance_scaling)",
         )
 
 

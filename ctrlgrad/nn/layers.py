@@ -16,6 +16,7 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.lax.indexing import dynamic_update_slice_in_dim
 from ctrlgrad.nn import initializers
 from ctrlgrad.nn.functions import standardize
+from ctrlgrad.ops.term import require_integers
 from ctrlgrad.options import default_float
 from ctrlgrad.random.distributions import uniform
 
@@ -76,13 +77,7 @@ def embedding(table: Any, ids: Any) -> Any:
            [1., 0., 0.]])
     """
     ids = cnp.asarray(ids)
-    if dtype_kind(ids.dtype) not in "iu":
-        raise TypeMismatchError(
-            "nn.embedding: the ids are no integers",
-            expected="integers, the rows of the table",
-            got=str(ids.dtype),
-            hint="ids.astype(int)",
-        )
+    require_integers("nn.embedding", "the ids", ids.dtype)
     return cnp.take(table, ids, axis=0)
 
 

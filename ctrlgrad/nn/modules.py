@@ -18,7 +18,6 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import random
-from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.frontend.tensor_array import TensorArray
@@ -33,6 +32,7 @@ from ctrlgrad.nn.layers import (
     fan_in,
     layer_norm,
 )
+from ctrlgrad.ops.term import require_integers
 from ctrlgrad.options import default_float
 
 
@@ -52,13 +52,7 @@ def _fits(operation: str, x: Any, size: int, least: int = 1) -> Any:
 def _lengths(operation: str, lengths: Any, xs: Any) -> Any:
     """The lengths of sequences `[time, batch, features]` as an array; raises where they are of something else."""
     lengths = cnp.asarray(lengths)
-    if dtype_kind(lengths.dtype) not in "iu":
-        raise TypeMismatchError(
-            f"{operation}: the lengths are no integers",
-            expected="how many steps of each sequence count",
-            got=str(lengths.dtype),
-            hint="lengths.astype(int)",
-        )
+    require_integers(operation, "the lengths", lengths.dtype)
     batch = tuple(xs.shape[1:-1])
     if lengths.ndim and (lengths.ndim != len(batch) or differ(lengths.shape, batch)):
         raise ShapeError(

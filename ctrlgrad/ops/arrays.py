@@ -14,14 +14,16 @@ from ctrlgrad.ir.attributes import DYNAMIC, Attributes, Item, Key
 from ctrlgrad.ir.graph import Node
 from ctrlgrad.ir.op import Trait, Use
 from ctrlgrad.ir.types import INDEX, Dim, Shape, TensorType, Type, broadcast_shapes
-from ctrlgrad.ops.elementwise import add, broadcast
+from ctrlgrad.ops.elementwise import add, broadcast, same_dtype
 from ctrlgrad.ops.term import (
     TensorRule,
     axes,
     declared,
     default_int,
     product,
+    require_integers,
     require_kind,
+    require_rank,
     scalar_index,
     template,
     tensors,
@@ -154,16 +156,18 @@ def _infer_reshape(attrs: attributes.Shape, x: TensorType, *dims: TensorType) ->
     return TensorType(x.dtype, attrs.shape)
 
 
+def _broadcasts_to(shape: Shape, target: Shape) -> bool:
+    joined = broadcast_shapes((target, shape))
+    if joined is None or len(joined) != len(target):
+        return False
+    return not any(d == 1 and j not in (1, None) for d, j in zip(target, joined, strict=True))
+
+
 @declared("broadcast_to", None, *_RESHAPED, **_SHAPED)
 def _infer_broadcast_to(attrs: attributes.Shape, x: TensorType, *dims: TensorType) -> TensorType:
     shape = attrs.shape
     template("broadcast_to", shape, dims)
-    joined = broadcast_shapes((x.shape, shape))
-    if (
-        joined is None
-        or len(joined) != len(shape)
-        or any(d == 1 and j not in (1, None) for d, j in zip(shape, joined, strict=True))
-    ):
+    if not _broadcasts_to(x.shape, shape):
         raise ShapeError(
             "broadcast_to: the shape does not fit",
             expected=f"a shape that {x} broadcasts to",
@@ -243,14 +247,7 @@ def _infer_concat(attrs: attributes.Axis, *types: TensorType) -> TensorType:
             )
         else:
             shape.append(known.pop() if known else None)
-    if any(t.dtype != first.dtype for t in types):
-        raise TypeMismatchError(
-            "concat: dtypes differ",
-            expected="one dtype",
-            got=", ".join(str(t) for t in types),
-            hint="cast with .astype",
-        )
-    return TensorType(first.dtype, tuple(shape))
+    return TensorType(same_dtype("concat", types), tuple(shape))
 
 
 # The size that all elements of a list of sizes are, 0 for none; an error at run time where they differ, which names
@@ -295,8 +292,7 @@ _ORDERED = "biuf"
 # The stable order along an axis.
 @declared("argsort", 1, Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Order)
 def _infer_argsort(attrs: attributes.Axis, x: TensorType) -> TensorType:
-    if dtype_kind(x.dtype) not in _ORDERED:
-        raise TypeMismatchError("argsort: the dtype has no order", expected="a real dtype", got=str(x))
+    require_kind("argsort", _ORDERED, [x])
     axes("argsort", (attrs.axis,), x.rank)
     return TensorType(INDEX.dtype, x.shape)
 
@@ -304,8 +300,7 @@ def _infer_argsort(attrs: attributes.Axis, x: TensorType) -> TensorType:
 # The first of the stable order from the largest down; a NaN counts as the largest.
 @declared("top_k", 1, Trait.TOTAL_IF_STATIC, attributes=attributes.Selection)
 def _infer_top_k(attrs: attributes.Selection, x: TensorType) -> TensorType:
-    if dtype_kind(x.dtype) not in _ORDERED:
-        raise TypeMismatchError("top_k: the dtype has no order", expected="a real dtype", got=str(x))
+    require_kind("top_k", _ORDERED, [x])
     axes("top_k", (attrs.axis,), x.rank)
     size = x.shape[attrs.axis]
     if attrs.count < 0 or (size is not None and size < attrs.count):
@@ -332,8 +327,7 @@ def _infer_searchsorted(attrs: Attributes, row: TensorType, values: TensorType) 
 # The positions of the elements other than zero, in C order: a row per axis, a column per element.
 @declared("nonzero", 1, Trait.TOTAL)
 def _infer_nonzero(attrs: Attributes, x: TensorType) -> TensorType:
-    if x.rank == 0:
-        raise ShapeError("nonzero: a scalar has no positions", got=str(x))
+    require_rank("nonzero", 1, x.rank, x)
     return TensorType(INDEX.dtype, (x.rank, None))
 
 
@@ -345,8 +339,7 @@ def _infer_nonzero(attrs: Attributes, x: TensorType) -> TensorType:
 @declared("fft", 1, Trait.TOTAL_IF_STATIC, attributes=attributes.Transform)
 def _infer_fft(attrs: attributes.Axis, x: TensorType) -> TensorType:
     (axis,) = axes("fft", (attrs.axis,), x.rank)
-    if dtype_kind(x.dtype) != "c":
-        raise TypeMismatchError("fft: the operand is not complex", expected="c64 or c128", got=str(x))
+    require_kind("fft", "c", [x])
     if x.shape[axis] == 0:
         raise ShapeError("fft: no elements along the axis", got=str(x))
     return x
@@ -373,8 +366,7 @@ def _infer_rfft(attrs: attributes.RealTransform, x: TensorType) -> TensorType:
 @declared("irfft", 1, Trait.TOTAL_IF_STATIC, attributes=attributes.RealTransform)
 def _infer_irfft(attrs: attributes.RealTransform, x: TensorType) -> TensorType:
     (axis,) = axes("irfft", (attrs.axis,), x.rank)
-    if dtype_kind(x.dtype) != "c":
-        raise TypeMismatchError("irfft: the operand is not complex", expected="c64 or c128", got=str(x))
+    require_kind("irfft", "c", [x])
     if x.shape[axis] != attrs.size // 2 + 1 or not attrs.size:
         raise ShapeError("irfft: another size", expected=f"{attrs.size // 2 + 1} elements", got=str(x))
     dtype = np.dtype(np.float32 if x.dtype == np.complex64 else np.float64)
@@ -480,13 +472,7 @@ def _check_operands(operation: str, key: Key, operands: Sequence[Type]) -> None:
             f"{operation}: one operand per placeholder", expected=str(len(inside_slice)), got=str(len(operands))
         )
     for t, in_slice in zip(tensors(operation, operands), inside_slice, strict=True):
-        if dtype_kind(t.dtype) not in "iu":
-            raise TypeMismatchError(
-                f"{operation}: an index is not an integer",
-                expected="an integer dtype",
-                got=str(t),
-                hint="cast it with .astype(int)",
-            )
+        require_integers(operation, "the indices", t.dtype)
         if in_slice:
             scalar_index(operation, "a slice's bound", t)
 
@@ -505,7 +491,6 @@ _UPDATED: dict[str, Any] = {"attributes": attributes.Index, "uses": (Use.UPDATE,
 def _infer_update(attrs: attributes.Index, x: TensorType, value: TensorType, *indices: TensorType) -> TensorType:
     _check_operands("an indexed update", attrs.key, indices)
     region = indexed_shape(x.shape, attrs.key, indices)
-    joined = broadcast_shapes((region, value.shape))
     if x.dtype != value.dtype:
         raise TypeMismatchError(
             "an indexed update: dtypes differ",
@@ -513,11 +498,7 @@ def _infer_update(attrs: attributes.Index, x: TensorType, value: TensorType, *in
             got=str(value.dtype),
             hint="cast the value with .astype(x.dtype)",
         )
-    if (
-        joined is None
-        or len(joined) != len(region)
-        or any(r == 1 and j not in (1, None) for r, j in zip(region, joined, strict=True))
-    ):
+    if not _broadcasts_to(value.shape, region):
         raise ShapeError(
             "an indexed update: the value does not fit",
             expected=f"a shape that broadcasts to {region}",

@@ -128,7 +128,7 @@ def broadcast(operation: str, types: Sequence[TensorType], dtype: np.dtype) -> T
     return TensorType(dtype, shape)
 
 
-def _same_dtype(operation: str, types: Sequence[TensorType]) -> np.dtype:
+def same_dtype(operation: str, types: Sequence[TensorType]) -> np.dtype:
     dtypes = {t.dtype for t in types}
     if len(dtypes) != 1:
         raise TypeMismatchError(
@@ -142,7 +142,7 @@ def _same_dtype(operation: str, types: Sequence[TensorType]) -> np.dtype:
 
 def _rule(name: str, kinds: str, result: np.dtype | None) -> TensorRule:
     def infer(attrs: Attributes, *types: TensorType) -> TensorType:
-        dtype = _same_dtype(name, types)
+        dtype = same_dtype(name, types)
         require_kind(name, kinds, types)
         return broadcast(name, types, dtype if result is None else result)
 
@@ -425,7 +425,7 @@ def _infer_where(attrs: Attributes, condition: TensorType, a: TensorType, b: Ten
         raise TypeMismatchError(
             "where: the condition is not boolean", expected="bool", got=str(condition), hint="compare: x != 0"
         )
-    return broadcast("where", (condition, a, b), _same_dtype("where", (a, b)))
+    return broadcast("where", (condition, a, b), same_dtype("where", (a, b)))
 
 
 @declared("cast", 1, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Cast)

@@ -9,7 +9,7 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir.attributes import Answer, Attributes, Product, Triangle
 from ctrlgrad.ir.op import Trait
 from ctrlgrad.ir.types import Dim, TensorType, broadcast_shapes
-from ctrlgrad.ops.term import TensorRule, declared
+from ctrlgrad.ops.term import TensorRule, declared, require_rank
 
 # Parts of the error for factors that do not fit, shared by the op and by its derivative rules.
 DIFFER = "matmul: the sizes to sum over differ"
@@ -60,8 +60,7 @@ _DTYPES = tuple(np.dtype(d) for d in (np.float32, np.float64, np.complex64, np.c
 def _matrix(name: str, x: TensorType, *, square: bool) -> None:
     if x.dtype not in _DTYPES:
         raise TypeMismatchError(f"{name}: dtype {x.dtype.name} is not supported", expected="f32, f64, c64 or c128")
-    if x.rank < 2:
-        raise ShapeError(f"{name}: needs rank 2 or more", got=str(x))
+    require_rank(name, 2, x.rank, x)
     if square and None not in x.shape[-2:] and x.shape[-1] != x.shape[-2]:
         raise ShapeError(f"{name}: the matrices are not square", expected="[..., n, n]", got=str(x))
 

@@ -231,6 +231,39 @@ def scalar_index(operation: str, what: str, operand: Type) -> None:
         )
 
 
+def require_rank(operation: str, least: int, rank: int, got: object) -> None:
+    """Require an array of this rank or more."""
+    if rank < least:
+        raise ShapeError(
+            f"{operation}: needs rank {least} or more",
+            expected=f"an array of rank {least} or more",
+            got=str(got),
+            hint="x[None] has one more axis, of size 1",
+        )
+
+
+def require_integers(operation: str, what: str, dtype: np.dtype) -> None:
+    """Require integers of any width."""
+    if dtype_kind(dtype) not in "iu":
+        raise TypeMismatchError(
+            f"{operation}: {what} are not integers",
+            expected="an integer dtype",
+            got=str(dtype),
+            hint=f"{what.removeprefix('the ')}.astype(int)",
+        )
+
+
+def require_sizes(operation: str, sizes: Sequence[Any]) -> None:
+    """Refuse negative sizes; those that are traced are not looked at."""
+    if any(isinstance(d, int | np.integer) and d < 0 for d in sizes):
+        raise ShapeError(
+            f"{operation}: a negative size",
+            expected="sizes of 0 or more",
+            got=str(tuple(sizes)),
+            hint="-1 stands for the size that is left over in reshape alone",
+        )
+
+
 def template(operation: str, shape: Shape, dims: Sequence[Type]) -> None:
     """Require one scalar integer operand for each unknown dimension of a shape template.
 

@@ -2,7 +2,7 @@
 
 The modules, in reading order:
 
-    dead_code     simplifications: dead code, common subexpressions, constants, loop invariants
+    dead_code     simplifications: dead code, common subexpressions, loop invariants
     reads         cheaper reads and writes of slices
     recurrence    values outside of a loop's recurrence
     distribution  products that leave a loop, a chunk of iterations at a time
@@ -18,7 +18,6 @@ from functools import partial
 from ctrlgrad.ir import Graph
 from ctrlgrad.passes.dead_code import (
     count_outside,
-    fold,
     forward_results,
     hoist_invariants,
     inline_calls,
@@ -47,7 +46,6 @@ SIMPLIFICATIONS: tuple[tuple[str, Pass], ...] = (
 
 # Passes that a graph goes through before a compiling engine runs it, in this order; a repeated name is run again.
 OPTIMISATIONS: tuple[tuple[str, Pass], ...] = (
-    ("fold", fold),
     ("join_updates", join_updates),
     ("sink_slices", sink_slices),
     ("sink_slices", sink_slices),

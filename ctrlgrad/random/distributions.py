@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import BFLOAT16, as_dtype, dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.array.sorting import places_of_largest
@@ -494,13 +495,7 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Sequence[int] | No
         noise = gumbel(key, (*before, *whole), logits.dtype)
         return cnp.argmax(noise + logits, axis=axis)
     count = math.prod(before)
-    if count > logits.shape[axis]:
-        raise UserInputError(
-            "random.categorical: more is drawn without replacement than there is",
-            expected=f"at most {logits.shape[axis]}",
-            got=str(count),
-            hint="draw fewer, or with replace=True",
-        )
+    _check_count("categorical", count, logits.shape[axis])
     order = places_of_largest("random.categorical", logits + gumbel(key, logits.shape, logits.dtype), count, axis)
     return cnp.reshape(cnp.moveaxis(order, axis, 0), shape)
 
@@ -548,13 +543,8 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
     p = None if p is None else floats(p)
     shape = shape_of("choice", shape)
     count = math.prod(shape)
-    if not replace and count > size:
-        raise UserInputError(
-            "random.choice: more is drawn without replacement than there is",
-            expected=f"at most {size}",
-            got=str(count),
-            hint="draw fewer, or with replace=True",
-        )
+    if not replace:
+        _check_count("choice", count, size)
     if p is None and not replace and not isinstance(a, int):
         rows = cnp.moveaxis(permutation(key, a, axis), axis, 0)[:count]
         rows = cnp.reshape(rows, (*shape, *rows.shape[1:]))
@@ -571,6 +561,16 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
             places_of_largest("random.choice", gumbel(key, (size,), p.dtype) + cnp.log(p), count), shape
         )
     return numbers if isinstance(a, int) else cnp.take(a, numbers, axis=axis)
+
+
+def _check_count(operation: str, count: int, most: int) -> None:
+    if count > most:
+        raise UserInputError(
+            f"random.{operation}: more is drawn without replacement than there is",
+            expected=f"at most {most}",
+            got=str(count),
+            hint="draw fewer, or with replace=True",
+        )
 
 
 # Whole numbers of distributions without a bound, and vectors of normal numbers; those of `jax.random`.
@@ -672,18 +672,15 @@ def multivariate_normal(
         )
     if shape is None:
         shape = cnp.broadcast_shapes(mean.shape[:-1], cov.shape[:-2])
+    check_choice("random.multivariate_normal", "method", method, ("cholesky", "eigh", "svd"))
     if method == "cholesky":
         factor = cnp.linalg.cholesky(cov)
     elif method == "eigh":
         values, vectors = cnp.linalg.eigh(cov)
         factor = vectors * cnp.sqrt(values[..., None, :])
-    elif method == "svd":
+    else:
         left, values, _ = cnp.linalg.svd(cov, full_matrices=False)
         factor = left * cnp.sqrt(values[..., None, :])
-    else:
-        raise UserInputError(
-            "random.multivariate_normal: no such method", expected="'cholesky', 'eigh' or 'svd'", got=repr(method)
-        )
     drawn = normal(key, (*shape_of("multivariate_normal", shape), n), dtype)
     return mean + cnp.matmul(factor, drawn[..., None])[..., 0]
 

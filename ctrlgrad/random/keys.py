@@ -12,6 +12,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import as_dtype, dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.functions import publish
+from ctrlgrad.ops.term import require_sizes
 from ctrlgrad.options import default_float
 from ctrlgrad.source import called_function
 
@@ -163,13 +164,7 @@ def checked(operation: str, key: Any) -> Any:
 def shape_of(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
     sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     operation = called_function(__package__) or operation
-    if any(isinstance(n, int | np.integer) and n < 0 for n in sizes):
-        raise ShapeError(
-            f"random.{operation}: a negative size",
-            expected="sizes of 0 or more",
-            got=repr(shape),
-            hint="-1 stands for the size that is left over in reshape alone",
-        )
+    require_sizes(f"random.{operation}", sizes)
     if any(not isinstance(n, int | np.integer) for n in sizes):
         raise ShapeError(
             f"random.{operation}: not a shape of known sizes",

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind, result_type
-from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.array.decompositions import solve_triangular as by_triangle
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import fori_loop
@@ -189,8 +190,7 @@ def polar(a: Any, side: str = "right") -> tuple[Any, Any]:
     >>> polar(np.array([[-2.0]]))
     (array([[-1.]]), array([[2.]]))
     """
-    if side not in ("left", "right"):
-        raise UserInputError("linalg.polar: no such side", expected="'left' or 'right'", got=repr(side))
+    check_choice("linalg.polar", "side", side, ("left", "right"))
     w, s, vh = cnp.linalg.svd(a, full_matrices=False)
     factor = cnp.matrix_transpose(cnp.conj(vh)) if side == "right" else w
     return w @ vh, (factor * s[..., None, :]) @ cnp.matrix_transpose(cnp.conj(factor))

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ctrlgrad import optim
+from ctrlgrad.advice import check_choice
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.train.corpus import TOKENS, Reading
 from ctrlgrad.train.layers import LAYERS
@@ -94,11 +95,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                what = {"optimiser": "optimiser", "tokens": "kind of tokens"}.get(name, name)
-                raise UserInputError(
-                    f"--{name}: no such {what}", expected=" or ".join(choices), got=repr(getattr(self, name))
-                )
+            check_choice(f"--{name}", name, getattr(self, name), choices)
         for name, (least, most) in LIMITS.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:

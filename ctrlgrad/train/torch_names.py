@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.advice import check_choice
 from ctrlgrad.errors import UserInputError
 
 # The order of the gates here, by PyTorch's: input, forget, candidate, output and reset, update, candidate.
@@ -35,7 +36,7 @@ def to_torch(kind: str, layers: Sequence[Mapping[str, Any]]) -> dict[str, np.nda
     >>> {name: w.shape for name, w in state.items()}
     {'weight_ih_l0': (16, 3), 'weight_hh_l0': (16, 4), 'bias_ih_l0': (16,), 'bias_hh_l0': (16,)}
     """
-    _check_kind("train.to_torch", kind)
+    check_choice("train.to_torch", "kind", kind, _GATES)
     found = {}
     for number, layer in enumerate(layers):
         wx, wh, b = (np.asarray(layer[name]) for name in ("wx", "wh", "b"))
@@ -71,7 +72,7 @@ def from_torch(kind: str, state: Mapping[str, Any]) -> list[dict[str, np.ndarray
     >>> bool((back[0]["wx"] == layers[0]["wx"]).all())
     True
     """
-    _check_kind("train.from_torch", kind)
+    check_choice("train.from_torch", "kind", kind, _GATES)
     layers: list[dict[str, np.ndarray]] = []
     while f"weight_ih_l{len(layers)}" in state:
         names = [f"{name}_l{len(layers)}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
@@ -98,8 +99,3 @@ def from_torch(kind: str, state: Mapping[str, Any]) -> list[dict[str, np.ndarray
             hint="model.lstm.state_dict(), not model.state_dict()",
         )
     return layers
-
-
-def _check_kind(operation: str, kind: str) -> None:
-    if kind not in _GATES:
-        raise UserInputError(f"{operation}: no such kind of layer", expected="'lstm', 'gru' or 'rnn'", got=repr(kind))

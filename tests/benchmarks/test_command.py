@@ -117,7 +117,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_engine_that_does_not_exist_is_an_error_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--tiny", "--engine", "steam", "--only", "nested", "--peers", "numpy", "--repeats", "1"]) == 1
-    assert "there is no engine 'steam'" in capsys.readouterr().out
+    assert "there is no such engine" in capsys.readouterr().out
 
 
 def test_ctrlgrad_alone(tmp_path: Path) -> None:

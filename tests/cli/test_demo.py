@@ -89,7 +89,7 @@ def test_without_a_name_the_demos_are_listed(command):
 def test_an_unknown_name_is_an_error_that_lists_the_demos(command):
     done = command("demo", "contact")
     assert done.exit_code == 2
-    assert "there is no such demo" in done.stderr and "rollouts, alignments, contacts" in done.stderr
+    assert "there is no such demo" in done.stderr and "'rollouts' or 'alignments' or 'contacts'" in done.stderr
 
 
 def test_a_missing_matplotlib_is_told(command, tmp_path, monkeypatch):

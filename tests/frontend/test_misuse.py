@@ -221,7 +221,7 @@ ADVICE: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: cnp.linalg.solve(np.ones((2, 3)), np.ones(2)),
         "matrices that are not square have a ctrlgrad.numpy.linalg.svd",
     ),
-    "an option": (lambda: cg.options(chek_nans=True).__enter__(), "check_nans"),
+    "an option": (lambda: cg.options(chek_nans=True).__enter__(), "'check_nans'"),
     "an engine": (lambda: cg.function(lambda x: x, engine="natve"), "'native'"),
     "an engine unlike all": (lambda: cg.function(lambda x: x, engine="xla_gpu_v2"), "'auto'"),
 }

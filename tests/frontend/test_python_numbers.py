@@ -224,7 +224,7 @@ def test_unsupported_default_floats_are_refused() -> None:
 
 def test_the_environment_sets_the_default() -> None:
     command = [sys.executable, "-c", "import ctrlgrad.numpy as cnp; print(cnp.zeros(2).dtype)"]
-    for value, shown in (("float32", "float32"), ("half", "CTRLGRAD_DEFAULT_FLOAT: no such default")):
+    for value, shown in (("float32", "float32"), ("half", "CTRLGRAD_DEFAULT_FLOAT: there is no such default")):
         run = subprocess.run(
             command, env={**os.environ, "CTRLGRAD_DEFAULT_FLOAT": value}, capture_output=True, text=True, check=False
         )

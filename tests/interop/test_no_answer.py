@@ -112,5 +112,5 @@ def test_other_programs_have_an_error_that_says_what_is_wrong_or_nan(
         assert np.isfinite(made(FINE)).all()
     with pytest.raises(ExecutionError, match=needs):
         made(MATRICES[matrix])
-    with pytest.raises(UserInputError, match="no such answer"), cg.options(no_answer="zero"):
+    with pytest.raises(UserInputError, match="no such no_answer"), cg.options(no_answer="zero"):
         pass

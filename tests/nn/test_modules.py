@@ -77,7 +77,7 @@ def test_a_sequence_in_two_parts_is_the_whole(kind):
     [
         (lambda layer, params, xs: layer(xs, [5, 7]), "the first argument is not the layer's parameters"),
         (lambda layer, params, xs: layer(params, xs.swapaxes(0, 1), [5, 7]), r"sequences are \[time, batch, inputs\]"),
-        (lambda layer, params, xs: layer(params, xs, [5.0, 7.0]), "the lengths are no integers"),
+        (lambda layer, params, xs: layer(params, xs, [5.0, 7.0]), "the lengths are not integers"),
         (lambda layer, params, xs: layer(params, xs[:, 0], [5, 7]), "the lengths do not fit the sequences"),
     ],
     ids=["no parameters", "batch first", "float lengths", "lengths of one sequence"],
@@ -97,7 +97,7 @@ def test_an_unknown_option_is_of_the_layer_that_was_named():
 def test_ids_that_are_floats_or_ragged_are_explained():
     layer = nn.Embedding(5, 2)
     params = layer.init(KEY)
-    with pytest.raises(CtrlgradError, match=r"ids are no integers[^$]*try: ids.astype\(int\)"):
+    with pytest.raises(CtrlgradError, match=r"ids are not integers[^$]*try: ids.astype\(int\)"):
         layer(params, np.zeros(3))
     with pytest.raises(CtrlgradError, match=r"ragged[^$]*try: pad the shorter ones"):
         layer(params, [[1, 2, 3], [1, 2]])

@@ -17,7 +17,6 @@ from ctrlgrad.ir import Graph, Node, walk
 from ctrlgrad.passes import (
     count_outside,
     distribute,
-    fold,
     hoist_invariants,
     join_updates,
     know_counts,
@@ -42,11 +41,6 @@ def same_loop_twice(x: Any) -> Any:
         return cg.fori_loop(0, 3, body, cnp.zeros_like(x))
 
     return loop(1.0) * loop(1.0) + loop(2.0)
-
-
-def constant_terms(x: Any) -> Any:
-    half = cnp.asarray(1.0) / cnp.asarray(2.0)
-    return cg.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 1.0 + (half + half)), (0, x))[1]
 
 
 def dead_carry(x: Any) -> Any:
@@ -161,7 +155,6 @@ CASES = {
     "merge_common": Case(repeated_terms, (normal(3),), merge_common),
     "merge_loops": Case(same_loop_twice, (normal(3),), merge_common),
     "know_counts": Case(counters_of_loops, (normal(3), np.int64(3)), know_counts),
-    "fold": Case(constant_terms, (normal(3),), fold),
     "remove_dead_code": Case(dead_carry, (normal(3),), remove_dead_code),
     "hoist_invariants": Case(invariant_product, (normal(3, 3), normal(4, 3, 3)), hoist_invariants),
     "join_updates": Case(parts_of_a_product, (normal(5, 3, 2), normal(6, 2, 4)), join_updates, gradient=True),

@@ -62,9 +62,15 @@ def addresses_stand_still(kernel: Kernel, axis: Axis, uniform: Collection[int]) 
     return not any(varies[kernel.expression.outputs[k]] for k in uniform)
 
 
-def is_by_lane(kernel: Kernel, axis: Axis, uniform: Collection[int]) -> bool:
-    """Return true if some lanes of a vector along an axis are read, written or checked one by one."""
-    return any(s not in (ZERO, ONE) for s in axis.strides) or not addresses_stand_still(kernel, axis, uniform)
+def is_by_lane(kernel: Kernel, axis: Axis, uniform: Collection[int], reverses: bool = False) -> bool:
+    """Return true if some lanes of a vector along an axis are read, written or checked one by one.
+
+    With `reverses`, lanes that are turned round are not counted among them.
+    """
+    return not addresses_stand_still(kernel, axis, uniform) or any(
+        stride not in (ZERO, ONE) and not (reverses and reads_backwards(kernel, axis, place))
+        for place, stride in enumerate(axis.strides)
+    )
 
 
 def reads_backwards(kernel: Kernel, axis: Axis, place: int) -> bool:
@@ -83,10 +89,7 @@ def lanes_along(kernel: Kernel, axis: Axis, uniform: Collection[int], still: Col
     `still` are the writes that stay in registers all along the axis.
     """
     # Lane-by-lane reads and writes pay only where vectorised elementary functions lie between them.
-    if not has_calls(kernel) and (
-        any(s not in (ZERO, ONE) and not reads_backwards(kernel, axis, place) for place, s in enumerate(axis.strides))
-        or not addresses_stand_still(kernel, axis, uniform)
-    ):
+    if not has_calls(kernel) and is_by_lane(kernel, axis, uniform, reverses=True):
         return 1
     for k, write in enumerate(kernel.writes):
         if axis.strides[len(kernel.operands) + k] == ZERO and not (k in still or write.scattered):

@@ -13,7 +13,7 @@ from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.plan_text import PlanText
 from ctrlgrad.engines.native.products import blocks, kernels, real, tiles, times
-from ctrlgrad.engines.native.shared_nests import call_parts
+from ctrlgrad.engines.native.shared_nests import call_ranges
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.model import Pack, Product
@@ -80,34 +80,18 @@ class ProductWriter:
         unit: int,
         work: int,
     ) -> None:
-        """A function for `unit` matrices along the first axis of a batch, and its call by the pool.
+        """A function for `unit` matrices along the first axis of a batch, and its call by the pool."""
+        plan, w, outside = self.plan, self.w, self.packed
 
-        What is not known here comes by a table; of the plan's methods only those run inside that give known sizes.
-        """
-        plan, w, inner = self.plan, self.w, Writer(self.w)
+        def write(inner: Writer, places: list[str], first: str, end: str, own: str) -> None:
+            *inside, self.packed = places
+            plan.w = self.w = inner
+            self.matrices(batch, inside, sizes, own, (first, end))
+            plan.w, self.w, self.packed = w, w, outside
+
         length = known(self.step.result.view.shape[batch[0]]) or 0
-        captured = [("ptr", text) for text in (*addresses, scratch, self.packed or "null")]
-        found = []
-        for number in range(len(captured)):
-            slot = inner.op(f"getelementptr i64, ptr %table, i64 {number}")
-            found.append(inner.op(f"load ptr, ptr {slot}"))
-        *inside, own, packed = found
-        if scratch != "null":
-            inner.declare("ptr @cg_pool_scratch(i64)")
-            other, is_caller = inner.op("call ptr @cg_pool_scratch(i64 %worker)"), inner.op("icmp eq i64 %worker, 0")
-            own = inner.op(f"select i1 {is_caller}, ptr {own}, ptr {other}")
-        inner.declare("i64 @llvm.smin.i64(i64, i64)")
-        first = inner.op(f"mul i64 %part, {unit}")
-        end = inner.op(f"call i64 @llvm.smin.i64(i64 {inner.op(f'add i64 {first}, {unit}')}, i64 {length})")
-        outside, self.packed = self.packed, packed
-        plan.w = self.w = inner
-        self.matrices(batch, inside, sizes, own, (first, end))
-        plan.w, self.w, self.packed = w, w, outside
-        inner.line("ret void")
-        name = f"part{len(plan.parts)}"
-        signature = f"internal void @{name}(ptr %table, i64 %part, i64 %worker)"
-        plan.parts.append(inner.function(signature, plan.vector_bytes))
-        call_parts(w, name, captured, math.ceil(length / unit), str(work))
+        given = [*addresses, self.packed or "null"]
+        call_ranges(plan, given, scratch, str(length), unit, math.ceil(length / unit), work, write)
 
     @property
     def is_vector(self) -> bool:

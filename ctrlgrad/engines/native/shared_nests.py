@@ -21,6 +21,7 @@ from ctrlgrad.engines.native.axes import Axis, axes_of
 from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.outlining import in_pieces
 from ctrlgrad.engines.native.reductions import combine, element_parts
+from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.effects import blocks_of, walk
 from ctrlgrad.plan.model import (
@@ -360,3 +361,36 @@ def call_parts(w: Writer, name: str, captured: Sequence[tuple[str, str]], parts:
         w.line(f"store {kind} {text}, ptr {slot}")
     w.declare("void @cg_parallel(ptr, ptr, i64, i64)")
     w.line(f"call void @cg_parallel(ptr @{name}, ptr {table}, i64 {parts}, i64 {work})")
+
+
+def call_ranges(
+    plan: StackText,
+    given: Sequence[str],
+    scratch: str,
+    length: str,
+    unit: int,
+    parts: int,
+    work: int,
+    write: Callable[[Writer, list[str], str, str, str], None],
+) -> None:
+    """Have the pool call a function for each `unit` of a length, which `write` writes.
+
+    `write` takes the function's writer, the addresses that are `given`, the first element and the end of the part, and
+    scratch memory: each thread but the caller's has its own. Of the plan's methods only those run inside that give
+    known sizes.
+    """
+    inner, captured = Writer(plan.w), [("ptr", text) for text in (*given, scratch)]
+    slots = [inner.op(f"getelementptr i64, ptr %table, i64 {k}") for k in range(len(captured))]
+    *places, own = [inner.op(f"load ptr, ptr {slot}") for slot in slots]
+    if scratch != "null":
+        inner.declare("ptr @cg_pool_scratch(i64)")
+        other, is_caller = inner.op("call ptr @cg_pool_scratch(i64 %worker)"), inner.op("icmp eq i64 %worker, 0")
+        own = inner.op(f"select i1 {is_caller}, ptr {own}, ptr {other}")
+    inner.declare("i64 @llvm.smin.i64(i64, i64)")
+    first = inner.op(f"mul i64 %part, {unit}")
+    end = inner.op(f"call i64 @llvm.smin.i64(i64 {inner.op(f'add i64 {first}, {unit}')}, i64 {length})")
+    write(inner, places, first, end, own)
+    inner.line("ret void")
+    name = f"part{len(plan.parts)}"
+    plan.parts.append(inner.function(f"internal void @{name}(ptr %table, i64 %part, i64 %worker)", plan.vector_bytes))
+    call_parts(plan.w, name, captured, parts, str(work))

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
+from ctrlgrad.errors import IndexOutOfRangeError, ShapeError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.creation import zeros
 from ctrlgrad.frontend.array.elementwise import floor_divide, minimum, remainder, where
@@ -18,6 +19,7 @@ from ctrlgrad.frontend.array.manipulation import broadcast_arrays, broadcast_to,
 from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function, described, publish
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ops.term import require_integers, require_sizes
 from ctrlgrad.source import here
 
 # Positions of nonzero elements: of unknown number, or `size` of them.
@@ -39,8 +41,7 @@ def first_positions(mask: Any, size: int) -> tuple[Any, Any]:
 def known_count(operation: str, size: Any) -> int:
     """The `size` of a result."""
     count = whole_number(operation, "size", size)
-    if count < 0:
-        raise ShapeError(f"{operation}: a negative size", expected="0 or more", got=str(count))
+    require_sizes(operation, [count])
     return count
 
 
@@ -310,8 +311,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
     array([[1, 2],
            [1, 2]])
     """
-    if indexing not in ("xy", "ij"):
-        raise TypeMismatchError("meshgrid: an unknown indexing", expected="'xy' or 'ij'", got=indexing)
+    check_choice("meshgrid", "indexing", indexing, ("xy", "ij"))
     given = same_dtype("meshgrid", arrays) if arrays else []
     given = list(map(FUNCTIONS["copy"], given)) if copy else given
     vectors = [expanded(x, [0]) if rank_of(x) == 0 else x for x in given]
@@ -388,8 +388,7 @@ def repeat(x: Any, repeats: Any, axis: Any = None, *, total_repeat_length: int |
     if not isinstance(repeats, Tensor) and np.ndim(repeats) == 1:
         repeats = np.asarray(repeats)[0]
     count = size_argument("repeat", "the number of repeats", repeats)
-    if not isinstance(count, Tensor) and count < 0:
-        raise ShapeError("repeat: a negative number of repeats", got=str(count))
+    require_sizes("repeat", [count])
     sizes = dims(x)
     wide = [*sizes[: at + 1], count, *sizes[at + 1 :]]
     return reshaped(
@@ -399,8 +398,7 @@ def repeat(x: Any, repeats: Any, axis: Any = None, *, total_repeat_length: int |
 
 def _integer_counts(repeats: Any) -> Any:
     counts = operand("repeat", repeats)
-    if dtype_kind(dtype_of(counts)) not in "iu":
-        raise ShapeError("repeat: the counts are no integers", expected="integers", got=shown(counts))
+    require_integers("repeat", "the counts", dtype_of(counts))
     return cast(counts, np.int64)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import dtypes
+from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import as_dtype, is_dtype
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import check_dtype, concrete, float0, result_dtype
@@ -296,19 +297,13 @@ def check_device(operation: str, device: Any) -> None:
 
 def check_version(api_version: str | None) -> None:
     """Refuse a version of the Array API that the namespace does not follow."""
-    if api_version is not None and api_version not in VERSIONS:
-        raise UserInputError(
-            "__array_namespace__: an unknown version of the Array API",
-            expected=", ".join(VERSIONS),
-            got=repr(api_version),
-        )
+    check_choice("__array_namespace__", "api_version", api_version, (None, *VERSIONS))
 
 
 def to_device(x: Tensor, device: Any, stream: Any) -> Tensor:
     """The tensor itself: arrays have one device."""
     check_device("to_device", device)
-    if stream is not None:
-        raise UserInputError("to_device: the host has no streams", expected="None", got=repr(stream))
+    check_choice("to_device", "stream", stream, [None])
     return x
 
 

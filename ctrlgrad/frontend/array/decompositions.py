@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind, finfo, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
@@ -197,8 +198,7 @@ def matrices(operation: str, x: Any, *, square: bool = False) -> Any:
     """The operand, which must be matrices."""
     x = inexact(operation, x)
     shape = shape_of(x)
-    if rank_of(x) < 2:
-        raise ShapeError(f"{operation}: needs rank 2 or more", got=shown(x))
+    check_rank(operation, x, 2)
     if square and None not in shape[-2:] and shape[-1] != shape[-2]:
         raise ShapeError(
             f"{operation}: the matrices are not square",
@@ -322,8 +322,7 @@ def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
     """
     x = matrices("qr", x)
     rows, columns = shape_of(x)[-2:]
-    if mode not in ("reduced", "complete"):
-        raise TypeMismatchError(f"qr: mode {mode!r} is not supported", expected="'reduced' or 'complete'", got=shown(x))
+    check_choice("qr", "mode", mode, ("reduced", "complete"))
     is_tall = mode == "complete" and _sizes_for("qr: mode 'complete'", x, "pass mode='reduced'") > 0
     if rows is not None and columns is not None and rows >= columns:
         leading = x
@@ -551,13 +550,13 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     5.0
     """
     x, order = inexact("matrix_norm", x), _known_order("matrix_norm", ord)
-    if rank_of(x) < 2:
-        raise ShapeError("matrix_norm: needs rank 2 or more", got=shown(x))
+    check_rank("matrix_norm", x, 2)
     norm = _matrix_norm(x, order)
     return expanded(norm, [rank_of(x) - 2, rank_of(x) - 1]) if keepdims else norm
 
 
 def _matrix_norm(x: Any, order: Any) -> Any:
+    check_choice("matrix_norm", "ord", order, ("fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf))
     if order == "fro":
         return _root(total(_squares(x), (-2, -1)))
     if order == "nuc":
@@ -565,12 +564,8 @@ def _matrix_norm(x: Any, order: Any) -> Any:
     if order in (1, -1, np.inf, -np.inf):
         sums = total(absolute(x), -2 if order in (1, -1) else -1)
         return largest(sums, -1) if order > 0 else smallest(sums, -1)
-    if order in (2, -2):
-        values = apply("singular_values", [x])
-        return largest(values, -1) if order > 0 else smallest(values, -1)
-    raise TypeMismatchError(
-        "matrix_norm: an unknown norm", expected="'fro', 'nuc', 1, -1, 2, -2, inf or -inf", got=repr(order)
-    )
+    values = apply("singular_values", [x])
+    return largest(values, -1) if order > 0 else smallest(values, -1)
 
 
 @array_function()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.advice import no_such_name
+from ctrlgrad.advice import check_choice, no_such_name
 from ctrlgrad.dtypes import as_dtype, dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
@@ -64,10 +64,7 @@ def _transformed(x: Any, axis: int, inverse: bool) -> Any:
 
 
 def _scaled(operation: str, x: Any, size: Any, norm: Any, inverse: bool) -> Any:
-    if norm not in (None, "backward", "ortho", "forward"):
-        raise TypeMismatchError(
-            f"{operation}: an unknown norm", expected="'backward', 'ortho' or 'forward'", got=repr(norm)
-        )
+    check_choice(operation, "norm", norm, (None, "backward", "ortho", "forward"))
     if norm == "ortho":
         return divide(x, cast(sqrt(cast(size, np.float64)), dtype_of(x)))
     return divide(x, cast(size, dtype_of(x))) if inverse is (norm != "forward") else x

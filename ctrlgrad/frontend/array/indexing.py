@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.advice import explains_calls
+from ctrlgrad.advice import check_choice, explains_calls
 from ctrlgrad.dtypes import can_cast, dtype_kind
 from ctrlgrad.errors import (
     IndexOutOfRangeError,
@@ -20,7 +20,6 @@ from ctrlgrad.errors import (
     ShapeError,
     TracingError,
     TypeMismatchError,
-    UserInputError,
 )
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.elementwise import divide, maximum, minimum, multiply, power, remainder, where
@@ -30,6 +29,7 @@ from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
+from ctrlgrad.ops.term import require_integers, scalar_index
 from ctrlgrad.records import record
 from ctrlgrad.source import here
 
@@ -242,7 +242,7 @@ def at(x: Any) -> At:
 # As in JAX `inplace` is there for programs that say `inplace=False`; the array itself never changes.
 
 
-def _refuse_in_place(operation: str, inplace: bool) -> None:
+def refuse_in_place(operation: str, inplace: bool) -> None:
     if inplace:
         raise TracingError(
             f"{operation}: arrays do not change in place",
@@ -268,7 +268,7 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any, *, inplace: b
     >>> cnp.put_along_axis(cnp.zeros((1, 2)), cnp.asarray([[1]]), 5.0, axis=1)
     array([[0., 5.]])
     """
-    _refuse_in_place("put_along_axis", inplace)
+    refuse_in_place("put_along_axis", inplace)
     arr, indices = operand("put_along_axis", arr), operand("put_along_axis", indices)
     if axis is None:
         return reshaped(at(ravel(arr))[indices].set(values), dims(arr))
@@ -292,10 +292,9 @@ def put(arr: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = 
     >>> cnp.put([0, 0, 0], [2, 0], [5, 6])
     array([6, 0, 5])
     """
-    _refuse_in_place("put", inplace)
+    refuse_in_place("put", inplace)
     arr, ind = operand("put", arr), ravel(operand("put", ind))
-    if mode not in (None, "clip", "wrap"):
-        raise UserInputError("put: the mode is not known", expected="None, clip, wrap", got=repr(mode))
+    check_choice("put", "mode", mode, (None, "clip", "wrap"))
     if 0 in shape_of(arr) or shape_of(ind)[0] == 0 or np.size(v) == 0:
         return arr
     flat, values = ravel(arr), cast(_again("put", v, dim(ind, 0)), dtype_of(arr))
@@ -318,7 +317,7 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = False) -> Any:
     >>> cnp.place([1, 2, 3], [True, False, True], [7, 8])
     array([7, 2, 8])
     """
-    _refuse_in_place("place", inplace)
+    refuse_in_place("place", inplace)
     arr, flat = operand("place", arr), ravel(truth("place", mask))
     number = apply("cumsum", [cast(flat, np.int64)], {"axis": 0, "reverse": False}) - 1
     values = ravel(operand("place", vals))
@@ -341,7 +340,7 @@ def fill_diagonal(arr: Any, val: Any, wrap: bool = False, *, inplace: bool = Fal
     array([[5., 0.],
            [0., 5.]])
     """
-    _refuse_in_place("fill_diagonal", inplace)
+    refuse_in_place("fill_diagonal", inplace)
     arr = operand("fill_diagonal", arr)
     sizes = [known_size("fill_diagonal", d) for d in shape_of(arr)]
     if len(sizes) < 2 or (len(sizes) > 2 and len(set(sizes)) > 1):
@@ -537,13 +536,7 @@ def _bound(part: Any) -> Any:
     if part is None:
         return None
     if isinstance(part, Tensor):
-        if part.ndim or dtype_kind(part.dtype) not in "iu":
-            raise TypeMismatchError(
-                "indexing: a slice's bound is not a scalar integer",
-                expected="i64[]",
-                got=str(part.type),
-                hint="take one number, n[0], and cast it with .astype(int)",
-            )
+        scalar_index("indexing", "a slice's bound", part.type)
         return part
     try:
         return operator.index(part)
@@ -621,10 +614,7 @@ def _integers(operation: str, indices: Any) -> Any:
     if not has_tensor(indices) and np.size(indices) == 0:
         indices = np.asarray(indices).astype(np.int64)
     indices = operand(operation, indices)
-    if dtype_kind(dtype_of(indices)) not in "iu":
-        raise TypeMismatchError(
-            f"{operation}: the indices are not integers", expected="an integer dtype", got=shown(indices)
-        )
+    require_integers(operation, "the indices", dtype_of(indices))
     return cast(indices, np.int64)
 
 
@@ -656,4 +646,4 @@ def take_along_axis(x: Any, indices: Any, axis: Any = -1) -> Any:
     return apply("getitem", [x, *operands], {"key": (DYNAMIC,) * rank})
 
 
-publish(__name__, "At", "Index", "Place", "index", "positions")
+publish(__name__, "At", "Index", "Place", "index", "positions", "refuse_in_place")

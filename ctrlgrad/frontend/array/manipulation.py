@@ -151,8 +151,7 @@ def matrix_transpose(x: Any) -> Any:
     array([[1],
            [2]])
     """
-    if rank_of(x) < 2:
-        raise ShapeError("matrix_transpose: needs rank 2 or more", got=shown(x))
+    check_rank("matrix_transpose", x, 2)
     return swapaxes(x, -1, -2)
 
 
@@ -260,6 +259,7 @@ def joined_sizes(operation: str, arrays: Sequence[Any]) -> list[Any]:
             f"{operation}: the shapes do not broadcast",
             expected="sizes that are equal or 1, aligned at the right",
             got=" and ".join(shown(x) for x in arrays),
+            hint="add dimensions of size 1 where they are missing: x[:, None]",
         )
     sizes: list[Any] = list(joined)
     for place, known in enumerate(joined):

@@ -176,8 +176,7 @@ def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     array([1, 4])
     """
     x = operand("diagonal", x)
-    if rank_of(x) < 2:
-        raise ShapeError("diagonal: needs rank 2 or more", got=shown(x))
+    check_rank("diagonal", x, 2)
     return _diagonal(x, offset, rank_of(x) - 2, rank_of(x) - 1)
 
 

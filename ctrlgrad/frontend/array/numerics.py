@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, cast
@@ -255,10 +256,7 @@ def bitwise_count(x: Any) -> Any:
 
 
 def _check_order(operation: str, bitorder: str) -> None:
-    if bitorder not in ("big", "little"):
-        raise TypeMismatchError(
-            f"{operation}: an unknown order of bits", expected="'big' or 'little'", got=repr(bitorder)
-        )
+    check_choice(operation, "bitorder", bitorder, ("big", "little"))
 
 
 @array_function()
@@ -411,6 +409,7 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
     >>> cnp.convolve([1.0, 2.0, 3.0], [1.0, 1.0])
     array([1., 3., 5., 3.])
     """
+    check_choice("convolve", "mode", mode, ("full", "same", "valid"))
     a, v = same_dtype("convolve", [a, v])
     sizes = [shape_of(x)[0] for x in (a, v)]
     if sizes[0] is not None and (sizes[1] is None or sizes[0] < sizes[1]):
@@ -423,9 +422,7 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
         return full
     if mode == "same":
         return sliced(full, 0, (size - 1) // 2, (size - 1) // 2 + count)
-    if mode == "valid":
-        return sliced(full, 0, size - 1, count)
-    raise UserInputError("convolve: no such mode", expected="full, same or valid", got=repr(mode))
+    return sliced(full, 0, size - 1, count)
 
 
 def _sliding(x: Any, weights: Any, count: Any, size: int) -> Any:

@@ -50,6 +50,12 @@ def rank_of(x: Any) -> int:
     return len(shape_of(x))
 
 
+def check_rank(operation: str, x: Any, least: int) -> None:
+    """Require an array of this rank or more."""
+    if rank_of(x) < least:
+        term.require_rank(operation, least, rank_of(x), shown(x))
+
+
 def dtype_of(x: Any) -> np.dtype:
     return x.dtype if is_plain(x) or isinstance(x, np.number) else tensor_type(x).dtype
 
@@ -95,13 +101,7 @@ def size_argument(operation: str, what: str, value: Any) -> Any:
     """An int, or a traced integer scalar."""
     if not isinstance(value, Tensor):
         return whole_number(operation, what, value)
-    if value.ndim or dtype_kind(value.dtype) not in "iu":
-        raise TypeMismatchError(
-            f"{operation}: {what} is not a scalar integer",
-            expected="i64[]",
-            got=str(value.type),
-            hint="cast it with .astype(int), and take one number of an array: n[0]",
-        )
+    term.scalar_index(operation, what, value.type)
     return cast(value, np.int64)
 
 
@@ -111,13 +111,7 @@ def sizes_argument(operation: str, shape: Any) -> list[Any]:
         list(shape) if isinstance(shape, list | tuple) or (isinstance(shape, np.ndarray) and shape.ndim) else [shape]
     )
     sizes = [size_argument(operation, "a size", d) for d in several]
-    if any(not isinstance(d, Tensor) and d < 0 for d in sizes):
-        raise ShapeError(
-            f"{operation}: a negative size",
-            expected="sizes of 0 or more",
-            got=str(shape),
-            hint="-1 stands for the size that is left over in reshape alone",
-        )
+    term.require_sizes(operation, sizes)
     return sizes
 
 

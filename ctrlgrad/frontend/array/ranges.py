@@ -30,6 +30,7 @@ from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item
+from ctrlgrad.ops.term import require_sizes
 from ctrlgrad.options import default_float
 
 
@@ -89,8 +90,7 @@ def linspace(
     check_device("linspace", device)
     dtype = None if dtype is None else as_dtype("linspace", dtype)
     number = whole_number("linspace", "num", num)
-    if number < 0:
-        raise ShapeError("linspace: a negative number of points", got=str(number))
+    require_sizes("linspace", [number])
     start, stop = (operand("linspace", x) for x in (start, stop))
     if not isinstance(start, Tensor) and not isinstance(stop, Tensor):
         found = np.linspace(start, stop, number, endpoint, retstep=True, dtype=dtype, axis=axis)
@@ -121,8 +121,7 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
     check_device("eye", device)
     dtype = default_float() if dtype is None else as_dtype("eye", dtype)
     k = size_argument("eye", "k", k)
-    if any(not isinstance(d, Tensor) and d < 0 for d in sizes):
-        raise ShapeError("eye: a negative size", got=str(tuple(sizes)))
+    require_sizes("eye", sizes)
     if not any(isinstance(d, Tensor) for d in (*sizes, k)):
         return concrete(np.eye(sizes[0], sizes[1], k=k, dtype=dtype))
     rows, columns = (iota(d) for d in sizes)
@@ -131,8 +130,7 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = N
 
 def _lower(operation: str, x: Any, k: Any) -> Any:
     """True where the column number is at most k above the row number: booleans in the last two dimensions."""
-    if rank_of(x) < 2:
-        raise ShapeError(f"{operation}: needs rank 2 or more", got=shown(x))
+    check_rank(operation, x, 2)
     rows, columns = shape_of(x)[-2:]
     if rows is not None and columns is not None and not isinstance(k, Tensor):
         return np.tri(rows, columns, k, dtype=bool)
@@ -175,8 +173,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     array([1, 4])
     """
     x, offset = operand("diagonal", x), whole_number("diagonal", "offset", offset)
-    if rank_of(x) < 2:
-        raise ShapeError("diagonal: needs rank 2 or more", got=shown(x))
+    check_rank("diagonal", x, 2)
     x = moveaxis(x, (axis1, axis2), (-2, -1))
     down, right = max(-offset, 0), max(offset, 0)
     rows, columns = dim(x, -2), dim(x, -1)

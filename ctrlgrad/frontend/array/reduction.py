@@ -138,8 +138,7 @@ def _joined(x: Any, axis: int, reach: Any) -> Any:
 def _cumulative(name: str, what: str, end: str, example: str, fn: Callable[..., Any]) -> Callable[..., Any]:
     def function(x: Any, /, *, axis: Any = None, dtype: Any = None, include_initial: bool = False) -> Any:
         x = operand(name, x)
-        if rank_of(x) == 0:
-            raise ShapeError(f"{name}: needs rank 1 or more", got=shown(x))
+        check_rank(name, x, 1)
         if axis is None and rank_of(x) != 1:
             raise ShapeError(f"{name}: an axis is needed for more than one dimension", got=shown(x))
         place = axis_of(name, 0 if axis is None else axis, rank_of(x))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
@@ -472,8 +473,7 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
     >>> cnp.searchsorted([1, 3, 5], [3, 4])
     array([1, 2])
     """
-    if side not in ("left", "right"):
-        raise TypeMismatchError("searchsorted: an unknown side", expected="'left' or 'right'", got=repr(side))
+    check_choice("searchsorted", "side", side, ("left", "right"))
     row, values = same_dtype("searchsorted", (x1, x2))
     if sorter is not None:
         row = getitem(row, sorter)

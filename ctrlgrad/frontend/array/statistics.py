@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind, finfo
-from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.creation import zeros
 from ctrlgrad.frontend.array.elementwise import ceil, floor, isnan, sqrt, where
@@ -330,8 +331,7 @@ def _places(method: str, position: Any) -> tuple[Any, Any, Any]:
         "nearest": lambda: where((part > 0.5) | ((part == 0.5) & (low % 2 == 1)), 1.0, 0.0),
         "midpoint": lambda: where(part > 0, 0.5, 0.0),
     }
-    if method not in methods:
-        raise UserInputError("quantile: the method is not known", expected=", ".join(methods), got=repr(method))
+    check_choice("quantile", "method", method, methods)
     return low, high, methods[method]()
 
 

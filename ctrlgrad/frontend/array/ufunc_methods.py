@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import as_dtype, dtype_kind
-from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
+from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.creation import full
 from ctrlgrad.frontend.array.elementwise import where as choose
-from ctrlgrad.frontend.array.indexing import at, getitem, take
+from ctrlgrad.frontend.array.indexing import at, getitem, refuse_in_place, take
 from ctrlgrad.frontend.array.manipulation import broadcast_to, concatenate, expand_dims, moveaxis, ravel
 from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import FUNCTIONS, ufunc
@@ -168,13 +168,7 @@ def _outer(fn: ufunc, a: Any, b: Any) -> Any:
 
 
 def _at(fn: ufunc, a: Any, indices: Any, b: Any, inplace: bool) -> Any:
-    if inplace:
-        raise TracingError(
-            f"{fn.__name__}.at: arrays do not change in place",
-            expected="inplace=False",
-            got="inplace=True",
-            hint=f"x = ctrlgrad.numpy.{fn.__name__}.at(x, indices, values, inplace=False)",
-        )
+    refuse_in_place(f"{fn.__name__}.at", inplace)
     if fn.nout != 1 or fn.nin != (1 if b is None else 2):
         raise TypeMismatchError(
             f"{fn.__name__}.at: the number of operands does not fit",

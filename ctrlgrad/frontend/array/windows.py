@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast
@@ -118,22 +119,11 @@ def _pairs(what: str, given: Any, rank: int) -> np.ndarray:
 
 
 def _options(mode: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    if mode not in OPTIONS:
-        raise UserInputError(
-            "pad: the mode is not known", expected=", ".join(OPTIONS) + " or a function", got=repr(mode)
-        )
-    unknown = sorted(set(given) - set(OPTIONS[mode]))
-    if unknown:
-        raise UserInputError(
-            f"pad: mode {mode!r} has no option {unknown[0]!r}",
-            expected=", ".join(OPTIONS[mode]) or "no option",
-            got=", ".join(unknown),
-        )
+    check_choice("pad", "mode", mode, OPTIONS)
+    for name in sorted(given):
+        check_choice(f"pad(mode={mode!r})", "option", name, OPTIONS[mode])
     chosen = {**OPTIONS[mode], **given}
-    if chosen.get("reflect_type", "even") not in ("even", "odd"):
-        raise UserInputError(
-            "pad: the reflect_type is not known", expected="even, odd", got=repr(chosen["reflect_type"])
-        )
+    check_choice("pad", "reflect_type", chosen.get("reflect_type", "even"), ("even", "odd"))
     return chosen
 
 
