@@ -128,10 +128,16 @@ class ResidencyIndex:
         """Chunks that no copy was started of, the oldest first."""
         return map(self._chunks.__getitem__, self._uncopied.rising())
 
-    @property
-    def has_copies(self) -> bool:
-        """Return true if a tier behind the device has a block."""
-        return any(self._further)
+    def has_copies(self, newest: ChunkRecord, count: int) -> bool:
+        """Return true if one of so many chunks that `away` gives first may have a block in a tier behind the device."""
+        for further in self._further:
+            place = bisect_right(further, newest.number)
+            if place:
+                numbers = self._numbers[-1].sorted
+                first = bisect_right(numbers, newest.number) - count
+                if first <= 0 or further[place - 1] >= numbers[first]:
+                    return True
+        return False
 
     def in_level(self, level: int) -> Iterator[ChunkRecord]:
         """Chunks with a block in a tier."""
@@ -526,7 +532,7 @@ class Residency:
     def fetch_ahead(self, current: ChunkRecord) -> None:
         """Fetch blocks that are read after those of a chunk, the next ones first, into free bytes."""
         account = self.accounts[0]
-        if account.limit is None or not self.index.has_copies:
+        if account.limit is None or not self.index.has_copies(current, AHEAD):
             return
         if self.arena.retired[0]:
             self.arena.sweep(0)

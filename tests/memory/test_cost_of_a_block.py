@@ -65,7 +65,7 @@ def test_a_fetch_ahead_looks_at_so_many_chunks(number: int, monkeypatch: pytest.
             yield chunk
 
     monkeypatch.setattr(residency, "AHEAD", number)
-    monkeypatch.setattr(ResidencyIndex, "has_copies", True)
+    monkeypatch.setattr(ResidencyIndex, "has_copies", lambda *_: True)
     monkeypatch.setattr(ResidencyIndex, "away", counted)
     manager = Manager(SimulatedDevice({"device": 1 << 40}, blocking=True), Budget(device=6 * CHUNK))
     driver = Driver(manager, chunks(40))
