@@ -148,7 +148,7 @@ def test_of_no_elements() -> None:
 def test_of_no_elements_there_is_no_extreme(function: Any) -> None:
     graph = cg.function(lambda x: function(x * 2.0), signature=[cg.TensorSpec((None,), "float64")]).graph(np.zeros(5))
     assert_same(on_stand_in(graph, [np.arange(5.0)]).results, on_reference(graph, [np.arange(5.0)]))
-    with pytest.raises(CtrlgradError, match=r"zero-size|empty"):
+    with pytest.raises(CtrlgradError, match="no elements along a reduced axis"):
         on_stand_in(graph, [np.zeros(0)])
 
 
