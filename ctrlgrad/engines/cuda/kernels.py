@@ -24,7 +24,7 @@ import numpy as np
 from ctrlgrad.dtypes import BFLOAT16, computed_dtype, dtype_kind
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.indexing import Surroundings
-from ctrlgrad.engines.cuda.kernel import KernelLaunch, KernelText, binary_text, cast_text
+from ctrlgrad.engines.cuda.kernel import KernelLaunch, KernelText, op_text
 from ctrlgrad.engines.cuda.prepared import ops
 from ctrlgrad.engines.cuda.prepared.entries import product_parameters
 from ctrlgrad.engines.cuda.prepared.launches import FLAG, Launches, part
@@ -260,14 +260,15 @@ def computed(context: Context, text: KernelText, shape: tuple[int, ...], dtype: 
 
 def added(context: Context, a: Any, b: Any) -> Any:
     """The sum of two arrays of one dtype."""
-    return computed(context, binary_text("add", a.dtype), np.broadcast_shapes(a.shape, b.shape), a.dtype, a, b)
+    text = op_text("add", [a.dtype, b.dtype], a.dtype)
+    return computed(context, text, np.broadcast_shapes(a.shape, b.shape), a.dtype, a, b)
 
 
 def converted(context: Context, x: Any, dtype: np.dtype) -> Any:
     """An array in another dtype, or as it is."""
     if x.dtype == dtype:
         return x
-    return computed(context, cast_text(x.dtype, dtype), tuple(x.shape), dtype, x)
+    return computed(context, op_text("cast", [x.dtype], dtype), tuple(x.shape), dtype, x)
 
 
 def _sortable(context: Context, x: Any) -> Any:

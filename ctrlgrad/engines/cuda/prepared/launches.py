@@ -281,7 +281,8 @@ class Launches:
         return self.number(Register("counter", number))
 
     def copied(self, x: Operand, target: View) -> None:
-        self.kernel(copy_text(x.dtype, target.dtype), target.shape, [x], [target])
+        assert x.dtype == target.dtype
+        self.kernel(copy_text(x.dtype), target.shape, [x], [target])
 
     def copy(self, x: Operand, shape: Shape | None = None) -> View:
         """A buffer with the same elements."""

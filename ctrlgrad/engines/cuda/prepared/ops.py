@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from ctrlgrad.engines.cuda.indexing import Chosen, chosen
-from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, Parameter, TextBuilder, binary_text, is_fusible
+from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, Parameter, TextBuilder, is_fusible, op_text
 from ctrlgrad.engines.cuda.placement import stepped
 from ctrlgrad.engines.cuda.prepared.launches import broadcast, part, viewed
 from ctrlgrad.engines.cuda.prepared.model import (
@@ -100,10 +100,8 @@ def elementwise(
     reading: Reading, name: str, operands: list[Operand], dtypes: list[np.dtype], shape: Shape, dtype: np.dtype
 ) -> View:
     """A buffer with the result of an op."""
-    builder = TextBuilder()
-    text = builder.text(builder.elementwise(name, [builder.input(d) for d in dtypes], dtypes, dtype), dtype)
     found = reading.launches.buffer(shape, dtype)
-    reading.launches.kernel(text, shape, operands, [found])
+    reading.launches.kernel(op_text(name, dtypes, dtype), shape, operands, [found])
     return found
 
 
@@ -585,7 +583,8 @@ def _update(name: str | None) -> Single:
         first, value_slot, *rest = step.operands
         key, value = _key(at, step.node, rest), at.operand(value_slot)
         whole = at.own(first)
-        _put(at, whole, key, value, step.node, None if name is None else binary_text(name, whole.dtype))
+        text = None if name is None else op_text(name, [whole.dtype] * 2, whole.dtype)
+        _put(at, whole, key, value, step.node, text)
         return (whole,)
 
     return op
