@@ -20,7 +20,7 @@ import numpy as np
 
 from ctrlgrad.dataflow.devices import DeviceRun, Piece
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.devices import Copies, InCopy, OutCopy
+from ctrlgrad.engines.cuda.copies import Copies, InCopy, OutCopy
 from ctrlgrad.engines.cuda.engine import program_of
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, place

@@ -139,17 +139,21 @@ def local_devices() -> list[str]:
 
     GPUs are among them where CuPy and a card are there; asking loads CuPy. `is_here` asks for one device alone.
     """
-    from ctrlgrad.engines.cuda import devices
+    from ctrlgrad.engines.cuda import cupy_library
 
-    return [f"{kind}:{n}" for kind in _OF_THE_HOST for n in range(MOST)] + devices.found()
+    try:
+        cards = cupy_library.device_count()
+    except UserInputError:
+        cards = 0
+    return [f"{kind}:{n}" for kind in _OF_THE_HOST for n in range(MOST)] + [f"cuda:{n}" for n in range(cards)]
 
 
 def _missing_cuda(number: int) -> UserInputError | None:
     """Error that says why a GPU is missing; None if it exists."""
-    from ctrlgrad.engines.cuda import devices
+    from ctrlgrad.engines.cuda import cupy_library
 
     try:
-        devices.check(number)
+        cupy_library.check_device(number)
     except UserInputError as error:
         return error
     return None

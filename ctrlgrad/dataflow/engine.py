@@ -587,9 +587,9 @@ def _device_run(device: str, run: Run) -> DeviceRun:
     if not is_cuda(device) or run.finite is not None:
         return DeviceRun(run)
     from ctrlgrad.dataflow.cuda import CudaRun  # the CUDA engine, loaded where it is asked for
-    from ctrlgrad.engines.cuda.devices import library_of
+    from ctrlgrad.engines.cuda.cupy_library import cupy_library
 
-    return CudaRun(library_of(parse_device(device).number), run)
+    return CudaRun(cupy_library(parse_device(device).number), run)
 
 
 def delay_of(settings: Settings) -> Callable[[Edge], float] | None:

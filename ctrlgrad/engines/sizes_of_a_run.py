@@ -38,5 +38,12 @@ def refused_types(node: Node, types: Sequence[Type], attrs: attributes.Attribute
     return None
 
 
+def require_types(node: Node, types: Sequence[Type]) -> None:
+    """Raise the error of a node's type rule, if it has one for operands of these types."""
+    misfit = refused_types(node, types, node.attrs)
+    if misfit is not None:
+        raise misfit from None
+
+
 def _of_run(declared: Type, x: Any) -> Type:
     return declared if isinstance(declared, StackType) else TensorType(declared.dtype, np.shape(x))

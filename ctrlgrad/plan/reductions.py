@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 
+# How ops reduce elements to one.
+HOW: dict[str, Literal["sum", "product", "max", "min"]] = {
+    "sum": "sum",
+    "sum_to": "sum",
+    "prod": "product",
+    "max": "max",
+    "min": "min",
+    "any": "max",
+    "all": "min",
+}
 # The extreme whose position each reduction finds; reductions of two outputs to one number.
 EXTREMES = {"argmax": "max", "argmin": "min"}
 OF_TWO = frozenset([*EXTREMES, "dot"])

@@ -24,8 +24,6 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
-from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import graphs, runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, Capture
@@ -101,16 +99,6 @@ def test_the_card_asks_the_predicate(long_blocks: None) -> None:
         assert ran.counts.predicate_reads == 3
         forward, *backward = library.driver.graph_calls.turns
         assert forward == -(-(trips - 12) // 2) and backward == [(trips - 2) // 2] * (trips >= 18)
-
-
-def test_iterations_past_the_end_are_not_counted() -> None:
-    """Pushed rows, as the profile tells them."""
-    x = np.array([30.0, 0.3])
-    graph = optimised_graph(cg.function(cg.grad(loss)).graph(x), is_for_gpu=True)
-    context = Context(StandIn())
-    run_with(context, graph, [x])
-    assert set(context.run.counters.pushes_by_node.values()) == {30}
-    assert context.run.counters.pops == context.run.counters.pushes
 
 
 def test_maximum_iterations_end_a_graph(long_blocks: None) -> None:

@@ -30,7 +30,7 @@ from ctrlgrad.engines.cuda.indexing import (
     gather,
     scatter,
 )
-from ctrlgrad.engines.cuda.kernel import Access, KernelLaunch, binary_text
+from ctrlgrad.engines.cuda.kernel import Access, KernelLaunch, op_text
 
 NONE, ALL = None, slice(None)
 A, B, ROW = np.array([2, 0, 2, -1]), np.array([[1], [1]]), np.array(1)
@@ -81,7 +81,7 @@ def test_keys_name_what_they_name_in_numpy(
         launches = [
             *gather(its[0], found, around(library)),
             *scatter(its[1], library.upload(value), None, around(library)),
-            *scatter(its[2], library.upload(value), binary_text("add", x.dtype), around(library)),
+            *scatter(its[2], library.upload(value), op_text("add", [x.dtype] * 2, x.dtype), around(library)),
         ]
         for launch in launches:
             library.launch(launch, False)

@@ -15,15 +15,14 @@ from instruments.comparing import assert_same
 from instruments.graph_loops import without_graphs
 from instruments.mutants import nothing, shows
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import calls_on_stand_in, graph_of, on_reference, on_stand_in, step_by_step
+from instruments.stand_in_runs import calls_on_stand_in, graph_of, most_pushes, on_reference, on_stand_in, step_by_step
 from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, same_in_sessions
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
-from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.engine import explain_on, run_with
+from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.engines.cuda.prepared import binding as row_memory
 from ctrlgrad.engines.cuda.prepared import model as passes
 from ctrlgrad.engines.cuda.prepared import runner
@@ -174,9 +173,7 @@ def test_python_calls_do_not_grow_with_trip_counts(monkeypatch: pytest.MonkeyPat
         ran = on_stand_in(graph, given, library=library)
         assert_same(ran.results, on_reference(graph, given), 1e-9)
         counted.append((ran.counts.runs, ran.counts.graphs, ran.counts.reads))
-        context = Context(library)
-        run_with(context, optimised_graph(graph, is_for_gpu=True), given)
-        trips.append(max(context.run.counters.pushes_by_node.values()))
+        trips.append(most_pushes(graph, given))
         calls.append(calls_on_stand_in(functools.partial(on_stand_in, graph, given, library=library)))
     assert len(set(counted)) == 1 and len(set(calls)) == 1, (counted, calls)
     assert trips[1] > 3 * trips[0] and trips[3] > 2 * trips[1]
@@ -219,22 +216,6 @@ def test_in_sessions(fn: Callable[[Any], Any], way: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 3)
     monkeypatch.setattr(row_memory, "OWN_BYTES", 1)
     same_in_sessions(monkeypatch, way, graph_of(fn, 1, X), [X])
-
-
-def test_pushes_and_pops_are_counted() -> None:
-    """As step by step, by node."""
-    for fn in (scanned, deep, counted):
-        graph, found = graph_of(fn, 1, X), []
-        for is_stepped in (False, True):
-            context = Context(StandIn())
-            with pytest.MonkeyPatch.context() as patched:
-                if is_stepped:
-                    patched.setattr(runner.Iterations, "_count", lambda *given: 0)
-                run_with(context, optimised_graph(graph, is_for_gpu=True), [X])
-            assert bool(context.counts.runs) != is_stepped
-            counters = context.run.counters
-            found.append((sorted(counters.pushes_by_node.values()), counters.pushes, counters.pops))
-        assert found[0] == found[1]
 
 
 def test_there_is_no_memory_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from instruments.comparing import assert_same
 from instruments.graph_loops import without_graphs
 from instruments.mutants import nothing, shows
 from instruments.stand_in import StandIn
-from instruments.stand_in_runs import calls_on_stand_in, graph_of, on_reference, on_stand_in, step_by_step
+from instruments.stand_in_runs import calls_on_stand_in, graph_of, most_pushes, on_reference, on_stand_in, step_by_step
 from instruments.stand_in_sessions import FREE, RECOMPUTE, SWAP, same_in_sessions
 
 import ctrlgrad as cg
@@ -194,11 +194,11 @@ def test_python_calls_do_not_grow_with_trip_counts(in_graphs: bool, monkeypatch:
         library, given = StandIn(), [X, np.int64(n), np.array(m)]
         graph = cg.function(cg.grad(loss), signature=(SPEC, NUMBER, NUMBER)).graph(*given)
         expected, context = on_reference(graph, given), Context(library)
+        trips.append(most_pushes(graph, given))
         given[-1] = library.upload(given[-1])
         assert_same(run_with(context, optimised_graph(graph, is_for_gpu=True), given), expected, 1e-9)
         run = functools.partial(run_with, Context(library), optimised_graph(graph, is_for_gpu=True), given)
         counted.append((context.counts.runs, context.counts.graphs, context.counts.reads))
-        trips.append(max(context.run.counters.pushes_by_node.values()))
         calls.append(calls_on_stand_in(run))
     # In a list that asks the card Python has a turn now and then.
     assert len(set(counted)) == 1 and max(calls) - min(calls) <= 8 * (not in_graphs), (counted, calls)
@@ -213,23 +213,6 @@ def test_in_sessions(fn: Callable[[Any], Any], way: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 3)
     monkeypatch.setattr(row_memory, "OWN_BYTES", 1)
     same_in_sessions(monkeypatch, way, graph_of(fn, 1, X), [X])
-
-
-def test_pushes_and_pops_are_counted() -> None:
-    """As step by step, by node, whatever runs that were made again have counted."""
-    for fn in (varied, deep):
-        graph, found = graph_of(fn, 1, X), []
-        for is_stepped in (False, True):
-            with pytest.MonkeyPatch.context() as patched:
-                few_rows(patched, 3)
-                if is_stepped:
-                    patched.setattr(runner.Iterations, "_count", lambda *given: 0)
-                context = Context(StandIn())
-                run_with(context, optimised_graph(graph, is_for_gpu=True), [X])
-            assert bool(context.counts.runs) != is_stepped
-            counters = context.run.counters
-            found.append((sorted(counters.pushes_by_node.values()), counters.pushes, counters.pops))
-        assert found[0] == found[1]
 
 
 def test_there_is_no_memory_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,7 @@ def test_a_launch_has_threads_for_all_elements(monkeypatch: pytest.MonkeyPatch) 
     found = {}
     for size in (2, 256, 257, 1000):
         x = np.ones(size)
-        (launch,) = elementwise(copy_text(x.dtype, x.dtype), x.shape, [x], [x], lambda _: Access())
+        (launch,) = elementwise(copy_text(x.dtype), x.shape, [x], [x], lambda _: Access())
         found[size] = launch.blocks
     assert found == {2: 1, 256: 1, 257: 2, 1000: 2}
 

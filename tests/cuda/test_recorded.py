@@ -12,7 +12,7 @@ from instruments.stand_in import StandIn, StandInArray
 
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.indexing import Chosen, Surroundings, chosen, gather, scatter
-from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter, binary_text
+from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter, op_text
 from ctrlgrad.engines.cuda.kernels import computed
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.reductions import plain_text, stages
@@ -51,7 +51,7 @@ def _gathered(library: StandIn, x: StandInArray, index: StandInArray) -> StandIn
 
 
 def _scattered(library: StandIn, x: StandInArray, index: StandInArray, value: StandInArray, adds: bool = False) -> None:
-    text = binary_text("add", x.dtype) if adds else None
+    text = op_text("add", [x.dtype] * 2, x.dtype) if adds else None
     its, around = _chosen(library, x, index)
     for launch in scatter(its, value, text, around):
         library.launch(launch, False)

@@ -148,7 +148,7 @@ def test_of_no_elements() -> None:
 def test_of_no_elements_there_is_no_extreme(function: Any) -> None:
     graph = cg.function(lambda x: function(x * 2.0), signature=[cg.TensorSpec((None,), "float64")]).graph(np.zeros(5))
     assert_same(on_stand_in(graph, [np.arange(5.0)]).results, on_reference(graph, [np.arange(5.0)]))
-    with pytest.raises(CtrlgradError, match=r"zero-size|empty"):
+    with pytest.raises(CtrlgradError, match="no elements along a reduced axis"):
         on_stand_in(graph, [np.zeros(0)])
 
 
@@ -279,7 +279,7 @@ def test_the_most_elements_that_are_divided_in_32_bits(count: int) -> None:
     x = View(Given(0), dtype, (3, count), (4, 12))
     index = View(Given(1), np.dtype(np.int64), (1,), (8,))
     flat, row = (replace(x, shape=shape, strides=shape[1:] + (4,)) for shape in ((count,), (1, count)))
-    (copied,) = stages.elementwise(copy_text(dtype, dtype), (count,), [flat], [flat], access)
+    (copied,) = stages.elementwise(copy_text(dtype), (count,), [flat], [flat], access)
     (read,) = gather(Chosen(x, (0,), 0, (index,)), row, Surroundings(access, lambda *_: None, None, 1))
     (summed, *_) = stages.stages(
         stages.plain_text("sum", dtype), (count,), [0], [flat], [], [row], access, lambda *_: flat

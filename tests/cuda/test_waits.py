@@ -34,8 +34,8 @@ import ctrlgrad as cg
 from ctrlgrad.engines import cuda
 from ctrlgrad.engines.cuda.chunks import _Clock
 from ctrlgrad.engines.cuda.context import MOST_IN_FLIGHT, Context
+from ctrlgrad.engines.cuda.copies import Copies
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
-from ctrlgrad.engines.cuda.devices import Copies
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Graph
 from ctrlgrad.memory.arena import Mark, Order
@@ -343,7 +343,7 @@ SCENARIOS: dict[str, tuple[Scenario, ...]] = {
     "cupy_library": (callers, lent, reads, stops),
     "engine": (copy_that_fails,),
     "cuda": (events, held, closing, threads, loop, copies, waiting),
-    "devices": (copies,),
+    "copies": (copies,),
     "arena": (events, closing, loop),
 }
 """By the last name of a module that waits, what is run."""

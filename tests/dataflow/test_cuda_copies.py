@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from instruments.fake_cupy import Card, install_with_arrays
 
+from ctrlgrad.engines.cuda.copies import Copies
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
-from ctrlgrad.engines.cuda.devices import Copies
 
 FLOAT = np.dtype(np.float64)
 

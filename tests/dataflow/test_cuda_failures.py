@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from instruments.cards import BY_CLOCK, INSTANT, ON_BOTH, Cards, on_both
+from instruments.cards import BY_CLOCK, INSTANT, ON_BOTH, Cards, on_both, registered
 from instruments.comparing import assert_same
 from instruments.dataflow_runs import run
 from instruments.simulated import Fault
@@ -16,7 +16,7 @@ from instruments.stand_in import StandIn
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow.devices import local_devices
-from ctrlgrad.engines.cuda.devices import Copies, registered
+from ctrlgrad.engines.cuda.copies import Copies
 from ctrlgrad.errors import (
     ExecutionError,
     IndexOutOfRangeError,
@@ -130,7 +130,7 @@ def test_nans_are_looked_for_on_the_host(cards: Cards) -> None:
 @pytest.mark.parametrize("stream", ["out", "in"])
 def test_a_copy_that_fails_is_an_error_with_the_users_line(stream: str, copies: dict[str, Any]) -> None:
     library = StandIn(faults=(Fault("fail", stream, 3),), **copies)
-    with registered({"cuda:0": lambda: library}):
+    with registered({"cuda:0": library}):
 
         def f(x: Any, n: Any) -> Any:
             def body(carry: Any) -> Any:
@@ -158,7 +158,7 @@ def test_a_copy_that_fails_is_an_error_with_the_users_line(stream: str, copies: 
 
 def test_pinned_memory_that_is_refused_is_an_error_with_the_users_line() -> None:
     library = StandIn(faults=(Fault("refuse", "host", 2),))
-    with registered({"cuda:0": lambda: library}):
+    with registered({"cuda:0": library}):
         graph = cg.function(on_both).graph(*ON_BOTH)
         with pytest.raises(TierRefusedError, match="tier 'host'") as caught:
             run(graph, ON_BOTH)

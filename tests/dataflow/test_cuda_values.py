@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from instruments.cards import COPIES, ON_BOTH, Cards, among, counts_of, on_both
+from instruments.cards import COPIES, ON_BOTH, Cards, among, counts_of, on_both, registered
 from instruments.comparing import assert_same
 from instruments.dataflow_runs import run, short_delays
 from instruments.tables import programs_at_orders, some
@@ -15,7 +15,6 @@ from programs import BY_NAME, PROGRAMS, Program
 
 import ctrlgrad as cg
 from ctrlgrad.dataflow import FlatBuilder
-from ctrlgrad.engines.cuda.devices import registered
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import INDEX, StackType, TensorType
@@ -41,7 +40,7 @@ def test_corpus(program: Program, order: int, request: pytest.FixtureRequest) ->
     expected = program.expected(order)
     number = PROGRAMS.index(program) + order
     found = Cards(COPIES[number % 3])
-    with registered({name: lambda library=library: library for name, library in found.libraries.items()}):
+    with registered(found.libraries):
         for turn, names in some(tuple(enumerate(DEVICES)), 1, request.config, number // 3):
             way = WAYS[(number + 2 * turn) % len(WAYS)]
             results, _ = run(graph, leaves, place=among(names, number + turn), **way)
@@ -280,9 +279,9 @@ def test_a_scalar_stack_grows_on_the_device(cards: Cards, monkeypatch: pytest.Mo
 
     x = np.linspace(0.1, 0.2, 3)
     graph = cg.function(cg.grad(loss)).graph(x)
-    found, outcome = run(graph, [x], place=lambda node: "cuda:0")
+    found, _ = run(graph, [x], place=lambda node: "cuda:0")
     assert_same(found, run_on("reference", graph, [x]))
-    assert into_blocks[0] == outcome.runs["cuda:0"].counters.pushes >= 200
+    assert into_blocks[0] >= 200
 
 
 def test_effects_come_in_their_order(cards: Cards) -> None:

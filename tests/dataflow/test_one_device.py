@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from instruments.cards import registered
 from instruments.comparing import assert_same
 from instruments.dataflow_runs import run, settings_at_random
 from instruments.stand_in import StandIn
@@ -25,7 +26,6 @@ from random_programs.engines import Settings, judge
 from random_programs.expected import UnsuitableError
 from random_programs.generate import generate
 
-from ctrlgrad.engines.cuda.devices import registered
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
 
@@ -98,7 +98,7 @@ def test_random_programs(part: int) -> None:
         return run(graph, arguments, **settings_at_random(draw, cuda))[0]
 
     examined = 0
-    with registered({name: lambda library=library: library for name, library in libraries.items()}):
+    with registered(libraries):
         for number in range(part * PER_PART, (part + 1) * PER_PART):
             with suppress(UnsuitableError):
                 judge(generate(number), Settings(orders=2), chosen=by_dataflow)

@@ -16,8 +16,8 @@ from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
 from ctrlgrad.dataflow.devices import local_devices
+from ctrlgrad.engines.cuda.copies import Copies
 from ctrlgrad.engines.cuda.cupy_library import cupy_library, device_count
-from ctrlgrad.engines.cuda.devices import Copies
 from ctrlgrad.errors import IndexOutOfRangeError, UserInputError
 from ctrlgrad.execution import run_on
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
 import ctrlgrad as cg
 from ctrlgrad.dataflow import FlatNode
 from ctrlgrad.dataflow.cuda import CudaRun
 from ctrlgrad.dataflow.engine import Outcome
+from ctrlgrad.engines.cuda import cupy_library
 from instruments.stand_in import StandIn
 
 # How copies beside the computation go: done as soon as the thread has come by, by a clock that only waiting moves, and
@@ -22,6 +25,15 @@ INSTANT = {"bandwidth_out": math.inf, "bandwidth_in": math.inf}
 BY_CLOCK = {"latency": 1e-5}
 SLOW = {"seed": 1, "delay": 2e-3, **INSTANT}
 COPIES: tuple[dict[str, Any], ...] = (INSTANT, BY_CLOCK, SLOW)
+
+
+@contextmanager
+def registered(libraries: Mapping[str, StandIn]) -> Iterator[None]:
+    """For a block of code the CUDA devices are these, cuda:0, cuda:1, ..."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cupy_library, "device_count", lambda: len(libraries))
+        patched.setattr(cupy_library, "cupy_library", lambda number=0: libraries[f"cuda:{number}"])
+        yield
 
 
 class Cards:

@@ -17,6 +17,7 @@ from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import explain_on, run_with
 from ctrlgrad.engines.cuda.prepared import binding
 from ctrlgrad.engines.cuda.prepared.runner import Body
+from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
 from instruments.python_calls import calls_of_the_engine
@@ -64,6 +65,13 @@ def on_reference(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
     return run_on("reference", graph, arguments)
 
 
+def most_pushes(graph: Graph, arguments: Sequence[Any]) -> int:
+    """The most rows that one node pushes in a run, on the reference engine."""
+    run = Run()
+    run_graph(graph, arguments, run)
+    return max(run.counters.pushes_by_node.values())
+
+
 def graph_of(fn: Callable[[Any], Any], order: int, x: np.ndarray) -> Graph:
     """A function of one array, its gradient (order 1), or the gradient of the squares of that (2); made once."""
     return _graph_of(fn, order, x.shape, x.dtype)
@@ -83,4 +91,4 @@ def launching_of(graph: Graph, arguments: Sequence[Any]) -> list[str]:
     ]
 
 
-__all__ = ["LIBRARY", "Ran", "graph_of", "launching_of", "on_reference", "on_stand_in", "step_by_step"]
+__all__ = ["LIBRARY", "Ran", "graph_of", "launching_of", "most_pushes", "on_reference", "on_stand_in", "step_by_step"]

@@ -16,5 +16,5 @@ The modules, in reading order:
     control, loops            branches, callbacks and loops, whose control is on the host
     prepared                  bodies of loops as launch lists without Python in between
     stacks, chunks, account   stacks on the card, their chunks, and the account of a run in a memory session
-    devices, sites            the CUDA devices of the process, and positions of errors
+    copies, sites             copies beside the computation, and positions of errors
 """

@@ -33,7 +33,7 @@ from ctrlgrad.engines.cuda.reductions import reduced_axes, reduced_shape, reduct
 from ctrlgrad.engines.cuda.regions import RegionPlan, node_of
 from ctrlgrad.engines.cuda.stacks import Stack
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
-from ctrlgrad.engines.sizes_of_a_run import refused_types
+from ctrlgrad.engines.sizes_of_a_run import require_types
 from ctrlgrad.ir import Graph, Node, TensorType, Use, Value, attributes
 from ctrlgrad.plan.model import Kernel, Product, Write
 
@@ -41,7 +41,7 @@ Shape = tuple[int, ...]
 
 
 # Pushes a row on the stack in a slot: gives the row's view, and the stack with it.
-Pushed = Callable[[Node, int, Shape, np.dtype], tuple[Any, object]]
+Pushed = Callable[[int, Shape, np.dtype], tuple[Any, object]]
 
 
 class GroupStep:
@@ -75,12 +75,12 @@ class GroupStep:
         held = {slot: [values[slot]] for slot in self.reads if slot not in inputs}
         for slot in self.dead:
             values[slot] = None
-        pushes = list[tuple[Node, Stack, Any]]()
+        pushed_on = list[Stack]()
 
-        def pushed(push: Node, slot: int, shape: Shape, dtype: np.dtype) -> tuple[Any, object]:
-            stack = own_device_stack(context, push, held[slot])
-            pushes.append((push, stack, put(context, stack, shape, dtype)))
-            return single.given(-len(pushes), pushes[-1][-1]), stack
+        def pushed(slot: int, shape: Shape, dtype: np.dtype) -> tuple[Any, object]:
+            stack = own_device_stack(context, dtype, held[slot])
+            pushed_on.append(stack)
+            return single.given(-len(pushed_on), put(context, stack, shape, dtype)), stack
 
         if held:
             single = Single(context, inputs)
@@ -88,9 +88,8 @@ class GroupStep:
         else:
             single = self._lists.single(context, inputs, lambda made: self.listed(made, pushed))
         single.run()
-        for push, stack, row in pushes:
+        for stack in pushed_on:
             commit(stack)
-            context.run.counters.pushed(push, row)
         for slot in self.results:
             values[slot] = single.result(single.values[slot])
 
@@ -105,7 +104,7 @@ class GroupStep:
         axes = reduced_axes(self.reductions[0]) if self.reductions else ()
         for node in self.reductions if 0 in shape else ():
             # Of no elements there is no extreme.
-            _refuse(node, [TensorType(node.operands[0].tensor.dtype, shape)])
+            require_types(node, [TensorType(node.operands[0].tensor.dtype, shape)])
         outputs = {write: self._output(at, write, shape, pushed) for write in self.kernel.writes}
         if isinstance(self.text, ReductionText):
             stored = [view for write, view in outputs.items() if write.how == "store"]
@@ -119,8 +118,7 @@ class GroupStep:
         output: View
         result, maker, dtype = self.slots.of(self.region.value(write.view.array)), self.makers[write], write.view.dtype
         if write.base is not None:
-            assert maker is not None
-            output, at.values[result] = pushed(maker, self.slots.of(self.region.value(write.base)), shape, dtype)
+            output, at.values[result] = pushed(self.slots.of(self.region.value(write.base)), shape, dtype)
         elif write.how == "store" and maker is not None:
             # Its sizes are known.
             if result not in at.values:
@@ -148,17 +146,10 @@ class GroupStep:
                 # A reduction's is that of what it reduces.
                 found[node.result] = np.broadcast_shapes(*given)
             except ValueError:
-                _refuse(node, [TensorType(v.tensor.dtype, s) for v, s in zip(operands, given, strict=True)])
+                require_types(node, [TensorType(v.tensor.dtype, s) for v, s in zip(operands, given, strict=True)])
                 raise
         written = {found[node.result] for node in self.nodes}
         return written.pop() if len(written) == 1 else None
-
-
-def _refuse(node: Node, types: Sequence[TensorType]) -> None:
-    """Raise the error of a node's type rule, if it has one for these operands."""
-    misfit = refused_types(node, types, node.attrs)
-    if misfit is not None:
-        raise misfit from None
 
 
 # Makes the kernel of a node with regions, or of a callback, its operands living where they are said to.

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.kernel import NAME, KernelLaunch, Spec, source
-from ctrlgrad.engines.cuda.library import Launcher, Memory
+from ctrlgrad.engines.cuda.library import Memory
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NEEDED
 from ctrlgrad.engines.cuda.prepared.walker import PRODUCT, Functions
 from ctrlgrad.engines.cuda.products import WORKSPACE, WORKSPACE_VARIABLE, largest_piece, workspace_bytes
@@ -227,7 +227,7 @@ class CupyLauncher:
 
     @property
     def workspace_bytes(self) -> int:
-        return self.launches.workspace_bytes
+        return self.launches.captured_bytes
 
     def error(self, kind: int, status: int) -> Exception:
         cuda = self.launches.cupy.cuda
@@ -268,10 +268,10 @@ class CupyLauncher:
 
 
 class CupyLaunches:
-    """Of one device. Products that are captured get a workspace of so many bytes."""
+    """Kernels and launch lists on one device. Products that are captured get a workspace of so many bytes."""
 
-    def __init__(self, cupy: Any, workspace_bytes: int) -> None:
-        self.cupy, self.workspace_bytes = cupy, workspace_bytes
+    def __init__(self, cupy: Any, captured_bytes: int) -> None:
+        self.cupy, self.captured_bytes = cupy, captured_bytes
         # CuPy's functions, which hold the code.
         self._functions: dict[tuple[Spec, bool], Any] = {}
         # One capture at a time: they have one stream.
@@ -353,18 +353,17 @@ class CupyLaunches:
 _PINNED_READ = 64 << 10
 
 
-class CupyLibrary:
+class CupyLibrary(CupyLaunches):
     """One device."""
 
     def __init__(self, cupy: Any, number: int) -> None:
-        self._cupy = cupy
         # Before cuBLAS is first used. What the user has set stays.
         workspace = os.environ.setdefault(WORKSPACE_VARIABLE, WORKSPACE)
+        super().__init__(cupy, largest_piece(workspace))
         self.workspace_bytes = workspace_bytes(workspace)
         self._device, self._number = cupy.cuda.Device(number), number
         self.name = f"cuda:{number}"
         self._process = os.getpid()
-        self._launches = CupyLaunches(cupy, largest_piece(workspace))
         self._copier: CopyDevice | None = None
         self._lock = threading.Lock()
         # Arrays that other libraries have lent: of a thread those of the run under way, and those of runs whose work
@@ -386,7 +385,7 @@ class CupyLibrary:
 
     @property
     def xp(self) -> Any:
-        return self._cupy
+        return self.cupy
 
     def _check_process(self) -> None:
         """CUDA itself would say of every call that it is not initialised, and name no reason."""
@@ -403,7 +402,7 @@ class CupyLibrary:
         self._check_process()
         stream = self._stream if memory is None else memory.stream.raw
         with self._device, ExitStack() as leaving:
-            before = self._cupy.cuda.get_current_stream()
+            before = self.cupy.cuda.get_current_stream()
             if before != stream:
                 stream.wait_event(before.record())
                 # Whatever the caller puts on its stream from now on comes after: it reads results, and may give back
@@ -414,14 +413,14 @@ class CupyLibrary:
             self._of_thread.memory, before_it = memory, getattr(self._of_thread, "memory", None)
             leaving.callback(setattr, self._of_thread, "memory", before_it)
             if memory is not None:
-                leaving.enter_context(self._cupy.cuda.using_allocator(self._counting(memory)))
+                leaving.enter_context(self.cupy.cuda.using_allocator(self._counting(memory)))
             yield
 
     def _hold_lent(self, stream: Any) -> None:
         """Hold other libraries' arrays until the work so far is done: they know nothing of it."""
         lent, self._of_thread.lent = getattr(self._of_thread, "lent", []), []
         if lent:
-            event = self._cupy.cuda.Event(disable_timing=True)
+            event = self.cupy.cuda.Event(disable_timing=True)
             event.record(stream)
             self._in_flight.append((event, lent))
         while self._in_flight and self._in_flight[0][0].done:
@@ -431,7 +430,7 @@ class CupyLibrary:
 
     def _counting(self, memory: Memory) -> Callable[[int], Any]:
         """An allocator whose memory counts as long as it lives, with what the pool rounds it up by."""
-        cuda = self._cupy.cuda
+        cuda = self.cupy.cuda
 
         def allocate(size: int) -> Any:
             counted = memory.count(rounded_up(size, GRANULE))
@@ -449,23 +448,23 @@ class CupyLibrary:
 
     def strided(self, array: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
         # The memory object holds the array, so the view does not count as the only owner.
-        memory = self._cupy.cuda.UnownedMemory(array.data.ptr, array.nbytes, array, self._number)
-        pointer = self._cupy.cuda.MemoryPointer(memory, offset)
-        return self._cupy.ndarray(tuple(shape), array.dtype, memptr=pointer, strides=tuple(strides)).view()
+        memory = self.cupy.cuda.UnownedMemory(array.data.ptr, array.nbytes, array, self._number)
+        pointer = self.cupy.cuda.MemoryPointer(memory, offset)
+        return self.cupy.ndarray(tuple(shape), array.dtype, memptr=pointer, strides=tuple(strides)).view()
 
     def borrowed(self, array: Any, owner: object) -> Any:
-        cuda = self._cupy.cuda
+        cuda = self.cupy.cuda
         memory = cuda.UnownedMemory(array.data.ptr, array.nbytes, (owner, array.data), self._number)
-        return self._cupy.ndarray(array.shape, array.dtype, memptr=cuda.MemoryPointer(memory, 0))
+        return self.cupy.ndarray(array.shape, array.dtype, memptr=cuda.MemoryPointer(memory, 0))
 
     def is_array(self, x: Any) -> bool:
-        return isinstance(x, self._cupy.ndarray)
+        return isinstance(x, self.cupy.ndarray)
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> Any:
-        return self._cupy.empty(tuple(shape), dtype)
+        return self.cupy.empty(tuple(shape), dtype)
 
     def upload(self, x: Any) -> Any:
-        return self._cupy.asarray(x)
+        return self.cupy.asarray(x)
 
     def lent(self, x: Any) -> Any:
         if self.is_array(x):
@@ -474,7 +473,7 @@ class CupyLibrary:
         if hasattr(type(x), "__dlpack__"):
             # The producer makes our stream wait for its own.
             try:
-                return self._cupy.from_dlpack(x).view()
+                return self.cupy.from_dlpack(x).view()
             except (BufferError, RuntimeError) as error:
                 raise UserInputError(
                     "an array of another library cannot be lent to the card",
@@ -482,12 +481,12 @@ class CupyLibrary:
                     hint="of a PyTorch tensor with requires_grad, pass x.detach()",
                 ) from error
         # Here CuPy waits for the stream that the interface names.
-        return self._cupy.asarray(x).view()
+        return self.cupy.asarray(x).view()
 
     def read(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         sizes = [int(x.nbytes) for x in arrays]
         if sum(sizes) > _PINNED_READ:
-            stream = self._cupy.cuda.get_current_stream()
+            stream = self.cupy.cuda.get_current_stream()
             found = [np.empty(x.shape, x.dtype) for x in arrays]
             for x, out in zip(arrays, found, strict=True):
                 if out.size:
@@ -496,9 +495,9 @@ class CupyLibrary:
             return found
         starts = np.cumsum([0, *(-(-size // 16) * 16 for size in sizes)])
         total = max(int(starts[-1]), 1)
-        pinned = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(total), np.uint8, total)
+        pinned = np.frombuffer(self.cupy.cuda.alloc_pinned_memory(total), np.uint8, total)
         found = []
-        stream = self._cupy.cuda.get_current_stream()
+        stream = self.cupy.cuda.get_current_stream()
         for x, start, size in zip(arrays, starts, sizes, strict=False):
             out = pinned[int(start) : int(start) + size].view(x.dtype).reshape(x.shape)
             if size:
@@ -511,7 +510,7 @@ class CupyLibrary:
     def device(self, limits: Budget) -> CudaDevice:
         """The device of a session's memory manager. Its events have times: the planner compares them."""
         self._check_process()
-        return SessionDevice(self._cupy, self._pools, self._streams, self._number, limits)
+        return SessionDevice(self.cupy, self._pools, self._streams, self._number, limits)
 
     def bytes_beside_pools(self) -> int:
         """Bytes of the card that are in use, by whomever, and lie in no pool that this library takes arrays from.
@@ -519,8 +518,8 @@ class CupyLibrary:
         CUDA's own are among them, such as the code of kernels and what graphs need, and other processes' ones.
         """
         with self._device:
-            free, total = self._cupy.cuda.runtime.memGetInfo()
-            pools = [self._cupy.get_default_memory_pool(), *self._pools]
+            free, total = self.cupy.cuda.runtime.memGetInfo()
+            pools = [self.cupy.get_default_memory_pool(), *self._pools]
             return int(total - free - sum(pool.total_bytes() for pool in pools))
 
     def copier(self) -> CopyDevice:
@@ -530,47 +529,38 @@ class CupyLibrary:
                 self._copier = CopyDevice(self._number, self._streams)
             return self._copier
 
-    def launch(self, launch: KernelLaunch, contracts: bool) -> None:
-        self._launches.launch(launch, contracts)
-
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
 
-    def prepare(self, specs: Sequence[Spec], contracts: bool) -> None:
-        self._launches.prepare(specs, contracts)
-
-    def function(self, spec: Spec, contracts: bool) -> int:
-        return self._launches.function(spec, contracts)
-
-    def launcher(self, multiplies: bool) -> Launcher:
+    def launcher(self, multiplies: bool) -> CupyLauncher:
         if multiplies:
             self._count_workspace()
-        return self._launches.launcher(multiplies)
+        return super().launcher(multiplies)
 
     def take_flag(self) -> Any:
         with suppress(IndexError):
             return self._flags.pop()
         # In memory that is no pool's: it outlives sessions, and is none's.
-        with self._cupy.cuda.using_allocator():
-            return self._cupy.zeros(FLAG_WORDS, np.int64)
+        with self.cupy.cuda.using_allocator():
+            return self.cupy.zeros(FLAG_WORDS, np.int64)
 
     def give_back_flag(self, flag: Any) -> None:
         self._flags.append(flag)
 
     def mark(self) -> Any:
-        event = self._cupy.cuda.Event(disable_timing=True)
-        event.record(self._cupy.cuda.get_current_stream())
+        event = self.cupy.cuda.Event(disable_timing=True)
+        event.record(self.cupy.cuda.get_current_stream())
         return event
 
     def wait(self, event: Any) -> None:
-        wait_for(self._cupy, event)
+        wait_for(self.cupy, event)
 
     def stopped(self) -> Any:
         with self._stops:
             if self._stopped is None:
-                with self._cupy.cuda.using_allocator():
-                    word = self._cupy.zeros(1, np.int64)
-                self._stopping = self._cupy.cuda.alloc_pinned_memory(word.nbytes)
+                with self.cupy.cuda.using_allocator():
+                    word = self.cupy.zeros(1, np.int64)
+                self._stopping = self.cupy.cuda.alloc_pinned_memory(word.nbytes)
                 # Nothing is ordered behind this but what the host has seen.
                 self.wait(self.mark())
                 self._stopped = word
@@ -582,7 +572,7 @@ class CupyLibrary:
         word = self.stopped()
         with self._stops:
             np.frombuffer(self._stopping, np.int64, 1)[0] = run
-            runtime = self._cupy.cuda.runtime
+            runtime = self.cupy.cuda.runtime
             runtime.memcpyAsync(
                 word.data.ptr, self._stopping.ptr, word.nbytes, runtime.memcpyHostToDevice, self._beside.ptr
             )
@@ -597,11 +587,11 @@ class CupyLibrary:
 
     def multiply(self, given: Sequence[int]) -> None:
         self._count_workspace()
-        self._cupy.cuda.cublas.gemmStridedBatchedEx(self._cupy.cuda.get_cublas_handle(), *given)
+        self.cupy.cuda.cublas.gemmStridedBatchedEx(self.cupy.cuda.get_cublas_handle(), *given)
 
 
-def _cupy() -> tuple[Any, int]:
-    """CuPy, and how many devices there are; one at least."""
+def _cupy() -> Any:
+    """CuPy, of an installation that can be loaded."""
     if importlib.util.find_spec("cupy") is None:
         raise UserInputError(
             "the CUDA engine is not installed",
@@ -619,16 +609,7 @@ def _cupy() -> tuple[Any, int]:
             got=str(error),
             hint="pip install -e '.[cuda12]' or '.[cuda13]', which bring them",
         ) from error
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise UserInputError(
-            "there is no CUDA device",
-            expected="a device, and a driver for it",
-            got=str(error),
-            hint="use engine='native' on this machine",
-        ) from error
-    return cupy, int(count)
+    return cupy
 
 
 def device_count() -> int:
@@ -637,7 +618,32 @@ def device_count() -> int:
     Raises:
         UserInputError: CuPy is not installed or cannot be loaded, or there is no device at all.
     """
-    return _cupy()[1]
+    cupy = _cupy()
+    try:
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise UserInputError(
+            "there is no CUDA device",
+            expected="a device, and a driver for it",
+            got=str(error),
+            hint="use engine='native' on this machine",
+        ) from error
+
+
+def check_device(number: int) -> None:
+    """Refuse a device that is not there.
+
+    Raises:
+        UserInputError: there is none of that number; says how many there are, or what is missing.
+    """
+    count = device_count()
+    if number >= count:
+        raise UserInputError(
+            f"there is no CUDA device {number}",
+            expected="cuda:0, the only one" if count == 1 else f"cuda:0 to cuda:{count - 1}",
+            got=f"cuda:{number}",
+            hint="change the name in ctrlgrad.device(...), or run where there are more",
+        )
 
 
 @functools.cache
@@ -647,9 +653,7 @@ def cupy_library(number: int = 0) -> CupyLibrary:
     Raises:
         UserInputError: CuPy is not installed, or there is no such device.
     """
-    cupy, count = _cupy()
-    if number >= count:
-        raise UserInputError(f"there is no CUDA device {number}", expected=f"a number below {count}", got=str(number))
-    library = CupyLibrary(cupy, number)
+    check_device(number)
+    library = CupyLibrary(_cupy(), number)
     register_device(library.name, library.device)
     return library

@@ -6,7 +6,6 @@ Elements are read and written by the code around a text (`reduction_kernels`, `i
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 import re
 from abc import ABC, abstractmethod
@@ -394,11 +393,6 @@ class KernelText:
     functions: tuple[Elementary, ...] = field(default=(), compare=False)
 
     @property
-    def name(self) -> str:
-        """A name that follows from the text."""
-        return "elementwise_" + hashlib.sha256(str(self).encode()).hexdigest()[:12]
-
-    @property
     def preamble(self) -> str:
         """Definitions of the functions that its operation calls."""
         return preamble(str(self)) + definitions(self.functions)
@@ -626,10 +620,9 @@ ADVANCE = KernelText((Parameter("int64", "a0"),), (Parameter("int64", "o0"),), "
 """An iteration is over."""
 
 
-def copy_text(source: np.dtype, target: np.dtype) -> KernelText:
-    """One array written into another."""
-    assert source == target
-    return KernelText((Parameter(source.name, "a0"),), (Parameter(target.name, "o0"),), "o0 = a0;")
+def copy_text(dtype: np.dtype) -> KernelText:
+    """One array written into another of its dtype."""
+    return KernelText((Parameter(dtype.name, "a0"),), (Parameter(dtype.name, "o0"),), "o0 = a0;")
 
 
 class TextBuilder:
@@ -659,14 +652,7 @@ class TextBuilder:
         return kernel_text(Kernel((), operands, (), self._builder.finish(*parts), (write,)))
 
 
-def binary_text(name: str, dtype: np.dtype) -> KernelText:
-    """An elementwise op on two arrays of one dtype."""
+def op_text(name: str, dtypes: Sequence[np.dtype], result: np.dtype) -> KernelText:
+    """An elementwise op on arrays of these dtypes."""
     builder = TextBuilder()
-    operands = [builder.input(dtype), builder.input(dtype)]
-    return builder.text(builder.elementwise(name, operands, [dtype, dtype], dtype), dtype)
-
-
-def cast_text(source: np.dtype, target: np.dtype) -> KernelText:
-    """An array in another dtype."""
-    builder = TextBuilder()
-    return builder.text(builder.elementwise("cast", [builder.input(source)], [source], target), target)
+    return builder.text(builder.elementwise(name, [builder.input(d) for d in dtypes], dtypes, result), result)

@@ -24,10 +24,10 @@ import numpy as np
 from ctrlgrad.dtypes import BFLOAT16, computed_dtype, dtype_kind
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.indexing import Surroundings
-from ctrlgrad.engines.cuda.kernel import KernelLaunch, KernelText, binary_text, cast_text
+from ctrlgrad.engines.cuda.kernel import KernelLaunch, KernelText, op_text
 from ctrlgrad.engines.cuda.prepared import ops
 from ctrlgrad.engines.cuda.prepared.entries import product_parameters
-from ctrlgrad.engines.cuda.prepared.launches import Launches, part
+from ctrlgrad.engines.cuda.prepared.launches import FLAG, Launches, part
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
@@ -41,12 +41,11 @@ from ctrlgrad.engines.cuda.prepared.model import (
     ProductLaunch,
     Source,
     View,
-    contiguous,
 )
 from ctrlgrad.engines.cuda.prepared.reading import Values
 from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES
 from ctrlgrad.engines.cuda.program import NodeStep
-from ctrlgrad.engines.cuda.sites import FLAG_WORDS, Site
+from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array
 from ctrlgrad.engines.reference import Run, stack_kernels
 from ctrlgrad.engines.reference.array_kernels import require_sizes
@@ -66,8 +65,7 @@ class _Launches(Launches):
     """Launches outside of loops: an index that is out of range is noted with the node's site alone."""
 
     def around(self, node: Node) -> Surroundings:
-        flag = View(Flag(), INT64, (FLAG_WORDS,), contiguous((FLAG_WORDS,), INT64))
-        return Surroundings(self._access, self.buffer, flag, Site(node, ()))
+        return Surroundings(self._access, self.buffer, FLAG, Site(node, ()))
 
 
 class Single(Values):
@@ -262,14 +260,15 @@ def computed(context: Context, text: KernelText, shape: tuple[int, ...], dtype: 
 
 def added(context: Context, a: Any, b: Any) -> Any:
     """The sum of two arrays of one dtype."""
-    return computed(context, binary_text("add", a.dtype), np.broadcast_shapes(a.shape, b.shape), a.dtype, a, b)
+    text = op_text("add", [a.dtype, b.dtype], a.dtype)
+    return computed(context, text, np.broadcast_shapes(a.shape, b.shape), a.dtype, a, b)
 
 
 def converted(context: Context, x: Any, dtype: np.dtype) -> Any:
     """An array in another dtype, or as it is."""
     if x.dtype == dtype:
         return x
-    return computed(context, cast_text(x.dtype, dtype), tuple(x.shape), dtype, x)
+    return computed(context, op_text("cast", [x.dtype], dtype), tuple(x.shape), dtype, x)
 
 
 def _sortable(context: Context, x: Any) -> Any:
@@ -438,10 +437,10 @@ def _sizes(context: Context, dims: Sequence[Any]) -> list[_Size]:
     return [_Size(context, x) for x in dims]
 
 
-def own_device_stack(context: Context, node: Node, operands: list[Any]) -> Stack:
+def own_device_stack(context: Context, dtype: np.dtype, operands: list[Any]) -> Stack:
     """Take the first operand off as a stack on the device that may be changed."""
     if not isinstance(operands[0], DeviceStack | DeviceRows):
-        operands[0] = context.stack_on_device(operands[0], element_of(node).dtype)
+        operands[0] = context.stack_on_device(operands[0], dtype)
     stack: Stack = own_stack(operands)
     return stack
 
@@ -463,12 +462,11 @@ def _new(node: Node) -> Kernel:
 
 def _push(node: Node) -> Kernel:
     def kernel(context: Context, operands: list[Any]) -> Any:
-        stack = own_device_stack(context, node, operands)
+        stack = own_device_stack(context, element_of(node).dtype, operands)
         value = context.on_device(operands[0])
         context.counts.calls += 1
         put(context, stack, value.shape, value.dtype)[...] = value
         commit(stack)
-        context.run.counters.pushed(node, value)
         return stack
 
     return kernel
@@ -491,7 +489,7 @@ def commit(stack: Stack) -> None:
 
 def _pop(node: Node) -> Kernel:
     def kernel(context: Context, operands: list[Any]) -> Any:
-        arguments = [own_device_stack(context, node, operands), *_sizes(context, operands)]
+        arguments = [own_device_stack(context, element_of(node).dtype, operands), *_sizes(context, operands)]
         return stack_kernels.pop(node, _OnDevice(context))(arguments, context.run)
 
     return kernel
@@ -520,7 +518,7 @@ def _update(make: _Making) -> Factory:
 
     def factory(node: Node) -> Kernel:
         def kernel(context: Context, operands: list[Any]) -> Any:
-            arguments: list[Any] = [as_list(own_device_stack(context, node, operands))]
+            arguments: list[Any] = [as_list(own_device_stack(context, element_of(node).dtype, operands))]
             index, *values = operands
             arguments += [np.int64(context.number(index)), *map(context.on_device, values)]
             del values

@@ -274,7 +274,7 @@ class LoopExecution:
 
     def run(self) -> None:
         """All iterations: what the loop leaves is in the state then."""
-        loop, state, run = self.loop, self.state, self.context.run
+        loop, run = self.loop, self.context.run
         run.iterations.append(self._first)
         self.context.loops.append(loop.node)
         try:
@@ -292,7 +292,6 @@ class LoopExecution:
         finally:
             run.iterations.pop()
             self.context.loops.pop()
-        run.counters.looped(loop.node, state.trips)
 
     def _replay(self) -> BodyReplay | None:
         loop, context = self.loop, self.context
@@ -386,7 +385,6 @@ class LoopExecution:
         counted, state.trips = int(trips) - state.trips, int(trips)
         if not goes_on:
             self._cut(masked, iterations.steps(), before, counted)
-            iterations.uncount(ran - counted)
         self.chunks.after(ran)
         return bool(goes_on)
 

@@ -43,7 +43,7 @@ from ctrlgrad.plan.elementwise import Operand, elementwise_expression, has_expre
 from ctrlgrad.plan.expression import ExpressionBuilder, Instruction, Number, select
 from ctrlgrad.plan.lowering.state import expression_of
 from ctrlgrad.plan.model import Array, How, Kernel, Write
-from ctrlgrad.plan.reductions import neutral_of
+from ctrlgrad.plan.reductions import EXTREMES, HOW, neutral_of
 
 _OPS = {"sum": "add", "product": "multiply", "max": "maximum", "min": "minimum"}
 _OF_BOOLS = {"max": "logical_or", "min": "logical_and"}
@@ -165,20 +165,8 @@ def extreme_text(how: str, dtype: np.dtype) -> ReductionText:
     return ReductionText(element, combination, starts, (Result("int64", (1,)),))
 
 
-# The reductions of the plan's kernels, by op.
-HOW: dict[str, Literal["sum", "product", "max", "min"]] = {
-    "sum": "sum",
-    "sum_to": "sum",
-    "prod": "product",
-    "max": "max",
-    "min": "min",
-    "any": "max",
-    "all": "min",
-}
-# The scans likewise.
+# The scans of the plan's kernels, by op.
 SCANS: dict[str, Literal["sum", "product"]] = {"cumsum": "sum", "cumprod": "product"}
-_POSITIONS = {"argmax": "max", "argmin": "min"}
-_EXTREMES = {"max": "maximum", "min": "minimum"}
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 """The ops that name their axes."""
@@ -187,7 +175,7 @@ REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 def node_text(node: Node) -> ReductionText:
     """The kernel of a reduction or scan alone."""
     name, dtype = node.op.name, node.operands[0].tensor.dtype
-    return extreme_text(_POSITIONS[name], dtype) if name in _POSITIONS else plain_text((HOW | SCANS)[name], dtype)
+    return extreme_text(EXTREMES[name], dtype) if name in EXTREMES else plain_text((HOW | SCANS)[name], dtype)
 
 
 def reduced_axes(node: Node) -> tuple[int, ...]:
@@ -209,16 +197,6 @@ def reduced_shape(node: Node, space: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(d for d in node.result.tensor.shape if d is not None)
     axes, keeps = attributes.Axes.of(node).axes, attributes.Reduction.of(node).keepdims
     return tuple(d if axis not in axes else 1 for axis, d in enumerate(space) if keeps or axis not in axes)
-
-
-def check_elements(node: Node, shape: tuple[int, ...], axes: Sequence[int]) -> None:
-    """Of no elements there is no extreme."""
-    if 0 not in (shape[axis] for axis in axes):
-        return
-    if node.op.name in _POSITIONS:
-        raise ValueError(f"attempt to get {node.op.name} of an empty sequence")
-    if node.op.name in _EXTREMES and 0 not in (size for axis, size in enumerate(shape) if axis not in axes):
-        raise ValueError(f"zero-size array to reduction operation {_EXTREMES[node.op.name]} which has no identity")
 
 
 Shape = tuple[int, ...]

@@ -22,7 +22,7 @@ from ctrlgrad.dtypes import computed_dtype
 from ctrlgrad.engines.cuda.kernel import has_kernel_type, is_fusible, kernel_constant
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place
 from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, SHARED
-from ctrlgrad.engines.cuda.reductions import HOW, is_reduced, reduced_axes
+from ctrlgrad.engines.cuda.reductions import is_reduced, reduced_axes
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Use, Value, attributes
 from ctrlgrad.ir.control import is_loop
 from ctrlgrad.ir.types import Shape
@@ -32,6 +32,7 @@ from ctrlgrad.plan.expression import ExpressionBuilder, Number
 from ctrlgrad.plan.fusion import Limits, fuse
 from ctrlgrad.plan.lowering.state import Splat, Tensor, broadcast, expression_of, parts_of
 from ctrlgrad.plan.model import Array, Block, Kernel, Outside, Plan, Product, Register, Step, View, Write
+from ctrlgrad.plan.reductions import HOW
 from ctrlgrad.plan.sizes import ZERO, Size, Sizes, row_major
 
 # Bounds that keep a kernel's arguments in its parameter space (4 KiB before CUDA 12.1, 32 KiB since), and the states of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -15,11 +14,9 @@ from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.broadcasting import joined_shape, reach, spread
 from ctrlgrad.plan.lowering.moving import joined
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, expression_of, parts_of
-from ctrlgrad.plan.model import Array, Block, Branch, Check, Compute, Guard, Kernel, View, Write
+from ctrlgrad.plan.model import Array, Block, Branch, Check, Compute, Guard, How, Kernel, View, Write
+from ctrlgrad.plan.reductions import HOW
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, row_major
-
-How = Literal["sum", "product", "max", "min"]
-
 
 # Of int64 by 2 to some power: bits, whatever the sign.
 _BY_POWERS_OF_TWO: dict[str, Callable[[Number, int], Number]] = {
@@ -117,9 +114,6 @@ def _note_size(state: State, node: Node) -> None:
         state.sizes[result.name] = sizes[0]
 
 
-_HOW: dict[str, How] = {"sum": "sum", "prod": "product", "max": "max", "min": "min", "any": "max", "all": "min"}
-
-
 def reduction(state: State, node: Node) -> None:
     """`sum` and its kin over some axes."""
     tensor = state.tensor(node.operands[0])
@@ -127,7 +121,7 @@ def reduction(state: State, node: Node) -> None:
     if not over:
         state.items[node.result] = state.items[node.operands[0]]
         return
-    how = _HOW[node.op.name]
+    how = HOW[node.op.name]
     if how in ("max", "min") and node.op.name in ("max", "min"):
         needs_elements(state, [tensor.shape[axis] for axis in over])
     kept = tuple(ONE if axis in over else size for axis, size in enumerate(tensor.shape))

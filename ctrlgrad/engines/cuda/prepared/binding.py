@@ -27,12 +27,14 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels import joined
-from ctrlgrad.engines.cuda.library import Launcher
+from ctrlgrad.engines.cuda.library import ArrayLibrary, Launcher
 from ctrlgrad.engines.cuda.prepared import graphs, walker
 from ctrlgrad.engines.cuda.prepared.entries import GOING, MEMORY, TRIPS, WORD, ListWriter, NumberWord, bits_of
 from ctrlgrad.engines.cuda.prepared.graphs import Capture
 from ctrlgrad.engines.cuda.prepared.model import (
+    BOOL,
     ENDLESS,
+    INT64,
     Affine,
     Carried,
     CarriedArray,
@@ -49,8 +51,8 @@ from ctrlgrad.engines.cuda.prepared.model import (
     contiguous,
     wrapped,
 )
-from ctrlgrad.engines.cuda.prepared.reading import Input, StackInput, TableInput
-from ctrlgrad.engines.cuda.program import Values
+from ctrlgrad.engines.cuda.prepared.reading import Input, StackValue, TableValue, Unusable
+from ctrlgrad.engines.cuda.program import Program, Values
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array
 from ctrlgrad.engines.reference.table import own_stack
@@ -66,28 +68,68 @@ class Table:
     marks: Any
 
 
-def table_input(stack: Table | Stack, element: TensorType) -> TableInput | StackInput:
-    """Description of a stack for a launch list. A table needs rows on the card, all of one shape."""
+def inputs_of(
+    library: ArrayLibrary,
+    program: Program,
+    shared: Sequence[Any],
+    carry: Sequence[Any],
+    tables: Mapping[int, TensorType],
+) -> tuple[Input, ...]:
+    """The values that a body begins with, by slot; the marks of carried tables are carried behind all else.
+
+    Args:
+        tables: elements of the stacks whose rows are read and written by index, by slot.
+    """
+    found, carries = list[Input](), len(carry)
+    for slot, x in enumerate((*shared, *carry)):
+        position = slot - len(shared)
+        is_carried = position >= 0
+        source = Carried(position) if is_carried else Given(slot)
+        rows = _rows_of(x, tables[slot]) if slot in tables else None
+        if rows is not None:
+            shape, is_full = rows
+            marks = View.whole(Carried(carries) if is_carried else Given(slot, is_marks=True), BOOL, shape[:1])
+            carries += is_carried
+            table = View.whole(source, tables[slot].dtype, shape)
+            found.append(TableValue(table, None if is_full and not is_carried else marks))
+        elif library.is_array(x):
+            # A carry lies in buffers, which are contiguous.
+            view = View.whole(source, x.dtype, tuple(x.shape))
+            found.append(view if is_carried else replace(view, strides=tuple(x.strides)))
+        elif isinstance(x, np.generic):
+            found.append(_number(x.dtype, slot, is_carried and program.outputs[position] != slot))
+        elif slot in tables or isinstance(x, DeviceRows):
+            found.append(Unusable("a stack is a list of rows"))
+        elif is_carried:
+            found.append(StackValue(position, is_on_host=not isinstance(x, DeviceStack)))
+        else:
+            found.append(Unusable("a stack of another loop is read"))
+    return tuple(found)
+
+
+def _number(dtype: np.dtype, slot: int, changes: bool) -> Input:
+    if dtype == INT64:
+        return Affine(0, ((slot, 1),))
+    return Unusable(f"a number of {dtype} changes on the host") if changes else Fixed(dtype, slot=slot)
+
+
+def _rows_of(stack: Table | Stack, element: TensorType) -> tuple[Shape, bool] | None:
+    """Shape of a stack as an array, and whether all rows were written; None if they differ, or are on the host."""
     if isinstance(stack, Table):
-        return TableInput(element.dtype, tuple(stack.rows.shape), stack.marks is None)
+        return tuple(stack.rows.shape), stack.marks is None
     if isinstance(stack, DeviceStack):
         shapes, is_full = {block.storage.shape[1:] for block in stack.blocks}, True
     elif isinstance(stack, DeviceRows):
         written = [tuple(row.shape) for row in stack if row is not None]
         shapes, is_full = set(written), len(written) == len(stack)
     else:
-        return StackInput(False)
-    shapes = shapes or _known_shape(element)
-    if len(shapes) != 1 or not len(stack):
-        return StackInput(False)
-    return TableInput(element.dtype, (len(stack), *shapes.pop()), is_full)
+        return None
+    if not shapes and element.is_static:
+        shapes = {tuple(d for d in element.shape if d is not None)}
+    return ((len(stack), *shapes.pop()), is_full) if len(shapes) == 1 and len(stack) else None
 
 
-def _known_shape(element: TensorType) -> set[Shape]:
-    return {tuple(d for d in element.shape if d is not None)} if element.is_static else set()
-
-
-def as_table(context: Context, stack: Table | Stack, its: TableInput) -> Table:
+def as_table(context: Context, stack: Table | Stack, its: View) -> Table:
     """A stack as a table. The rows of a block stay where they lie."""
     if isinstance(stack, Table):
         return stack
@@ -119,10 +161,10 @@ def captured(context: Context, shared: Sequence[Any], inputs: Sequence[Input]) -
     """Captures of a loop by slot; a table is two arrays."""
     given: dict[Given, Any] = {}
     for slot, (x, its) in enumerate(zip(shared, inputs, strict=False)):
-        if not isinstance(its, TableInput):
+        if not isinstance(its, TableValue):
             given[Given(slot)] = x
             continue
-        table = as_table(context, x, its)
+        table = as_table(context, x, its.rows)
         given[Given(slot)] = context.xp.ascontiguousarray(table.rows)
         given[Given(slot, is_marks=True)] = table.marks
     return given
@@ -153,13 +195,13 @@ def table_buffers(
     context: Context, body: PreparedBody, position: int, given: Input, carry: list[Any]
 ) -> dict[Carried, list[Any]]:
     """Buffers of a table's rows and marks. If memory runs out, the previous table is still carried."""
-    assert isinstance(given, TableInput)
-    table = as_table(context, carry[position], given)
+    assert isinstance(given, TableValue)
+    table = as_table(context, carry[position], given.rows)
     parts = [(n, body.carries[n]) for n in (position, body.marks[position])]
     marks = table.marks
     if marks is None:
         context.counts.calls += 1
-        marks = context.xp.ones(given.shape[:1], np.bool_)
+        marks = context.xp.ones(given.rows.shape[:1], np.bool_)
     held, found = [table.rows, marks], dict[Carried, list[Any]]()
     # These names are dropped, so that an array with no other reference becomes a buffer.
     del table, marks

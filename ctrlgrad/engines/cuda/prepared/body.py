@@ -29,6 +29,7 @@ the card knows is an index of the card.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -61,7 +62,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Repeating,
     Unchanged,
     View,
-    contiguous,
 )
 from ctrlgrad.engines.cuda.prepared.ops import (
     DEVICE,
@@ -86,7 +86,6 @@ from ctrlgrad.engines.cuda.prepared.reading import (
     TableValue,
     Unusable,
     body_inputs,
-    marks_of_tables,
 )
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
 from ctrlgrad.ir import StackType, TensorType, Use, Value, walk
@@ -186,7 +185,7 @@ def _count(side: _Side, stacks: dict[int, StackValue]) -> None:
             rows = x.rows - stacks[x.position].rows
             reading.listing.added(x.position, reading.counter, rows)
             reading.add_most(x.position, abs(rows))
-    if any(transfer.counter == reading.counter for transfer in reading.transfers):
+    if reading.listing.has_rows(reading.counter):
         with reading.launches.listing(side.items):
             reading.launches.advance(reading.counter, reading.listing.slots(reading.counter))
 
@@ -199,7 +198,7 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     rates = Rates()
     while True:
         listing = Listing(rates, program, ending is not None and ending.is_masked)
-        reading = Reading(program, list(body_inputs(inputs, captures, program, rates)), listing)
+        reading = Reading(program, body_inputs(inputs, captures, rates), listing)
         _read(reading)
         for after in reading.results:
             if isinstance(after, StackValue):
@@ -229,6 +228,7 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     launches.buffers[0] = ((len(words),), INT64)
     sharing = Sharing(launches.items, launches.buffers, carries)
     items, carries = sharing.resolved(launches.items), sharing.left(carries)
+    tables = [position for position, x in enumerate(inputs[captures:]) if isinstance(x, TableValue)]
     return PreparedBody(
         tuple(items),
         words,
@@ -236,10 +236,9 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
         carries,
         tuple(listing.programs),
         tuple(listing.bounds),
-        tuple(listing.transfers),
         ending,
         listing.regions,
-        marks_of_tables(inputs, captures),
+        dict(zip(tables, itertools.count(len(inputs) - captures))),
     )
 
 
@@ -247,7 +246,7 @@ def _after(carries: Sequence[Carry], position: int) -> View:
     """View of a carried array after an iteration."""
     its = carries[position]
     assert isinstance(its, CarriedArray)
-    return View(Carried(position, its.is_double), its.dtype, its.shape, contiguous(its.shape, its.dtype))
+    return View.whole(Carried(position, its.is_double), its.dtype, its.shape)
 
 
 def _require(holds: bool, reason: str) -> None:
@@ -448,7 +447,7 @@ class _Listed:
                 inside = self.reading.repeated(self.loop.iteration, self.given, self.counter)
                 _read(inside)
                 self._leave(inside)
-                self._go_on(any(transfer.counter == self.counter for transfer in inside.transfers))
+                self._go_on()
         self.launches.items.append(Repeating(self.goes_on, tuple(items), self.counter, self._listed_trips()))
         self.listing.repeats(self.counter, self.since, self.reading.counter, self.trips)
         self._limit(bounds)
@@ -506,9 +505,9 @@ class _Listed:
             self.launches.kernel(whole(0, ["int64(0)"]), (), [], words)
         self._ask()
 
-    def _go_on(self, is_counted: bool) -> None:
+    def _go_on(self) -> None:
         """At the end of an iteration: counters count, and the predicate is asked again."""
-        counters = [self.since] * self._has_counter + [self.counter] * is_counted
+        counters = [self.since] * self._has_counter + [self.counter] * self.listing.has_rows(self.counter)
         words = list(map(self.launches.counter, counters))
         counted = [f"a{k} + int64(1)" for k in range(len(words))]
         self.launches.move(self.listing.slots(self.counter))

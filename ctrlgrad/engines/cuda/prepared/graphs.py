@@ -150,30 +150,17 @@ def going_on() -> KernelSpec:
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Launches: what puts them on a stream."""
+class Part:
+    """Launches, and the bodies of conditional nodes behind them, none of them empty.
 
-    put: Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Fork:
-    """Bodies of if nodes, none of them empty: what sets their conditions, of which it is given the handles, on a
-    stream."""
+    Attributes:
+        put: puts the launches on a stream; it is given the handles of the conditions that they set, one for each body.
+        is_loop: true if the nodes are while nodes: the launches set the condition again at the end of the body.
+    """
 
     put: Callable[[int, Sequence[int]], None]
-    bodies: tuple[tuple[Part, ...], ...]
-
-
-@dataclass(frozen=True)
-class Cycle:
-    """The body of a while node: what sets its condition, of which it is given the handle, on a stream."""
-
-    put: Callable[[int, Sequence[int]], None]
-    body: tuple[Part, ...]
-
-
-Part = Stretch | Fork | Cycle
+    bodies: tuple[tuple[Part, ...], ...] = ()
+    is_loop: bool = False
 
 
 class GraphDriver:
@@ -222,7 +209,7 @@ class LoopGraph:
         try:
             handle = writer.handle(graph, has_default=True)
             body = writer.node(graph, [], _WHILE, handle).body
-            writer.write(body, [*turn, Stretch(lambda stream: put(stream, handle))])
+            writer.write(body, [*turn, Part(lambda stream, _: put(stream, handle))])
             driver.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
         finally:
             if not writer.is_spoilt:
@@ -273,17 +260,15 @@ class _Writer:
         before: list[int] = []
         puts: list[Callable[[int], None]] = []
         for part in parts:
-            if isinstance(part, Stretch):
-                puts.append(part.put)
-                continue
-            bodies = part.bodies if isinstance(part, Fork) else (part.body,)
-            handles = [self.handle(graph) for _ in bodies]
-            put = partial(_set, part, handles)
-            before = self._captured(graph, before, [*puts, put])
-            puts = []
-            for handle, body in zip(handles, bodies, strict=True):
-                found = self.node(graph, before, _IF if isinstance(part, Fork) else _WHILE, handle)
-                self.write(found.body, body if isinstance(part, Fork) else (*body, Stretch(put)))
+            handles = [self.handle(graph) for _ in part.bodies]
+            put = partial(_with_conditions, part.put, handles)
+            puts.append(put)
+            if part.bodies:
+                before = self._captured(graph, before, puts)
+                puts = []
+            for handle, body in zip(handles, part.bodies, strict=True):
+                found = self.node(graph, before, _WHILE if part.is_loop else _IF, handle)
+                self.write(found.body, (*body, Part(partial(_without_conditions, put))) if part.is_loop else body)
                 before = [found.node.value or 0]
         if puts:
             self._captured(graph, before, puts)
@@ -326,8 +311,12 @@ class _Writer:
         return [nodes[k] or 0 for k in range(count.value)]
 
 
-def _set(part: Fork | Cycle, handles: Sequence[int], stream: int) -> None:
-    part.put(stream, handles)
+def _with_conditions(put: Callable[[int, Sequence[int]], None], handles: Sequence[int], stream: int) -> None:
+    put(stream, handles)
+
+
+def _without_conditions(put: Callable[[int], None], stream: int, handles: Sequence[int]) -> None:
+    put(stream)
 
 
 def _array(nodes: Sequence[int]) -> ctypes.Array[ctypes.c_void_p] | None:
@@ -384,7 +373,7 @@ class Capture:
         if self.body.is_known:
             return [*halves[0], *halves[1]]
         goes_on = partial(self._choose, self.body.word(Register("goes_on")), 0, GOING_ON)
-        return [*halves[0], Fork(goes_on, (tuple(halves[1]),))]
+        return [*halves[0], Part(goes_on, (tuple(halves[1]),))]
 
     def _parts(self, items: Sequence[Item], side: int, start: int) -> list[Part]:
         """Items as they are captured, by the entries from one on."""
@@ -397,14 +386,14 @@ class Capture:
                     inside += entries_of(its) + 1
                 if isinstance(item, Repeating):
                     put = partial(self._go_on, item.goes_on, side)
-                    parts.append(Cycle(put, *bodies))
+                    parts.append(Part(put, tuple(bodies), is_loop=True))
                 elif isinstance(item, Branching) and (numbers := _numbers(item)):
                     put = partial(self._choose, item.chosen, side, numbers)
-                    parts.append(Fork(put, tuple(bodies[k] for k in numbers)))
+                    parts.append(Part(put, tuple(bodies[k] for k in numbers)))
                 start = inside
             count = 0 if has_lists else entries_of(list(group))
             if count:
-                parts.append(Stretch(partial(self._walk, start, count, 0, 0)))
+                parts.append(Part(partial(_without_conditions, partial(self._walk, start, count, 0, 0))))
                 start += count
         return parts
 

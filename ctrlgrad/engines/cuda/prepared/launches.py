@@ -41,7 +41,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Shape,
     Since,
     Source,
-    Transfer,
     View,
     Word,
     contiguous,
@@ -150,6 +149,9 @@ def whole(inputs: int | Sequence[str], outputs: Sequence[str]) -> KernelText:
     return KernelText(read, written, "\n".join(f"o{k} = {x};" for k, x in enumerate(outputs)))
 
 
+FLAG = View.whole(Flag(), INT64, (FLAG_WORDS,))
+
+
 class Launches:
     """In the order of execution. Buffer 0 is that of the words."""
 
@@ -175,7 +177,7 @@ class Launches:
     def buffer(self, shape: Shape, dtype: np.dtype) -> View:
         """A buffer of its own."""
         self.buffers.append((shape, dtype))
-        return View(Buffer(len(self.buffers) - 1), dtype, shape, contiguous(shape, dtype))
+        return View.whole(Buffer(len(self.buffers) - 1), dtype, shape)
 
     # Values that become others.
 
@@ -230,8 +232,7 @@ class Launches:
         noted = [self.word(word) for word in words]
         if len(noted) > MOST_NOTED:
             raise CannotPrepare("loops inside lie too deep for an error to name them")
-        flag = View(Flag(), INT64, (FLAG_WORDS,), contiguous((FLAG_WORDS,), INT64))
-        return Surroundings(self._access, self.buffer, flag, Site(node, loops), tuple(noted))
+        return Surroundings(self._access, self.buffer, FLAG, Site(node, loops), tuple(noted))
 
     @contextmanager
     def inside(self, loop: Node, since: int) -> Iterator[None]:
@@ -280,7 +281,8 @@ class Launches:
         return self.number(Register("counter", number))
 
     def copied(self, x: Operand, target: View) -> None:
-        self.kernel(copy_text(x.dtype, target.dtype), target.shape, [x], [target])
+        assert x.dtype == target.dtype
+        self.kernel(copy_text(x.dtype), target.shape, [x], [target])
 
     def copy(self, x: Operand, shape: Shape | None = None) -> View:
         """A buffer with the same elements."""
@@ -397,7 +399,6 @@ class Listing:
         self.launches = Launches()
         self.programs = [program]
         self.bounds: list[tuple[Affine, int]] = []
-        self.transfers: list[Transfer] = []
         self.row_types: dict[int, tuple[Shape, np.dtype]] = {}
         # As in `Rates`.
         self.rows: dict[int, dict[int, int]] = {}
@@ -445,6 +446,10 @@ class Listing:
         """A region adds rows to a stack."""
         if rows:
             self.rows.setdefault(position, {})[counter] = rows
+
+    def has_rows(self, counter: int) -> bool:
+        """Return true if a region has added rows to a stack, which lie by its counter."""
+        return any(counter in regions for regions in self.rows.values())
 
     def slots(self, counter: int) -> dict[int, int]:
         """Rows that a region pushes, or pops (below 0), by the positions of the stacks whose number of rows only the

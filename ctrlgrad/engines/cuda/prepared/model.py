@@ -18,10 +18,9 @@ import numpy as np
 from ctrlgrad.engines.cuda.kernel import KernelLaunch
 from ctrlgrad.engines.cuda.program import Program
 from ctrlgrad.engines.cuda.sites import Site
-from ctrlgrad.ir import Node
 
 Shape = tuple[int, ...]
-INT64 = np.dtype(np.int64)
+INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 # More than a loop ever goes on, or a stack has rows.
 ENDLESS = 1 << 62
 
@@ -150,6 +149,11 @@ class View:
     def is_moving(self) -> bool:
         """Return true if the address is known only when a run of iterations begins."""
         return isinstance(self.source, Rows) or self.moved != Affine(0)
+
+    @staticmethod
+    def whole(source: Source, dtype: np.dtype, shape: Shape) -> View:
+        """The first elements of a memory, one behind the other."""
+        return View(source, dtype, shape, contiguous(shape, dtype))
 
     @property
     def is_contiguous(self) -> bool:
@@ -597,15 +601,6 @@ class Placement:
     nbytes: int
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """A node that pushes a row of so many bytes, or pops one (None), each time that a counter counts."""
-
-    node: Node
-    nbytes: int | None
-    counter: int
-
-
 @dataclass(frozen=True, eq=False)
 class PreparedBody:
     """An iteration."""
@@ -620,7 +615,6 @@ class PreparedBody:
     programs: tuple[Program, ...]
     # Indices that must stay below a size, and not fall below zero.
     bounds: tuple[tuple[Affine, int], ...] = ()
-    transfers: tuple[Transfer, ...] = ()
     ending: Ending | None = None
     # How often an iteration goes through regions, where the host knows.
     regions: Regions = field(default_factory=Regions)

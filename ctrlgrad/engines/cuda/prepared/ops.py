@@ -23,10 +23,11 @@ from dataclasses import replace
 import numpy as np
 
 from ctrlgrad.engines.cuda.indexing import Chosen, chosen
-from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, Parameter, TextBuilder, binary_text, is_fusible
+from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, Parameter, TextBuilder, is_fusible, op_text
 from ctrlgrad.engines.cuda.placement import stepped
 from ctrlgrad.engines.cuda.prepared.launches import broadcast, part, viewed
 from ctrlgrad.engines.cuda.prepared.model import (
+    BOOL,
     INT64,
     Affine,
     CannotPrepare,
@@ -36,9 +37,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Popped,
     Rows,
     Shape,
-    Transfer,
     View,
-    contiguous,
     slot,
     word_view,
     wrapped,
@@ -49,18 +48,17 @@ from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.engines.cuda.reductions import (
     REDUCTIONS,
     SCANS,
-    check_elements,
     node_text,
     reduced_shape,
     summed_axes,
 )
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.reference.array_kernels import require_sizes
-from ctrlgrad.ir import Node, StackType, attributes
+from ctrlgrad.engines.sizes_of_a_run import require_types
+from ctrlgrad.ir import Node, StackType, TensorType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.types import Shape as KnownShape
 
-BOOL = np.dtype(np.bool_)
 # The mark of a row that was written.
 WRITTEN = Fixed(BOOL, np.True_)
 
@@ -102,10 +100,8 @@ def elementwise(
     reading: Reading, name: str, operands: list[Operand], dtypes: list[np.dtype], shape: Shape, dtype: np.dtype
 ) -> View:
     """A buffer with the result of an op."""
-    builder = TextBuilder()
-    text = builder.text(builder.elementwise(name, [builder.input(d) for d in dtypes], dtypes, dtype), dtype)
     found = reading.launches.buffer(shape, dtype)
-    reading.launches.kernel(text, shape, operands, [found])
+    reading.launches.kernel(op_text(name, dtypes, dtype), shape, operands, [found])
     return found
 
 
@@ -137,7 +133,7 @@ def as_popped(reading: Reading, stack: object) -> LocalStack:
 MANY = 1 << 20
 
 
-def pushed(reading: Reading, node: Node, slot: int, shape: Shape, dtype: np.dtype) -> tuple[View, object]:
+def pushed(reading: Reading, slot: int, shape: Shape, dtype: np.dtype) -> tuple[View, object]:
     """Push a row on the stack in a slot: the view to write, and the stack with it."""
     stack = reading.value(slot)
     after: object
@@ -152,7 +148,6 @@ def pushed(reading: Reading, node: Node, slot: int, shape: Shape, dtype: np.dtyp
     else:
         before = _carried(stack)
         row, after = _carried_row(reading, before, shape, dtype, True), replace(before, rows=before.rows + 1)
-    reading.transfers.append(Transfer(node, row.size * dtype.itemsize, reading.counter))
     return row, after
 
 
@@ -162,7 +157,7 @@ def _push(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     if not isinstance(stack, LocalStack) and not _carried(stack).is_on_host:
         raise CannotPrepare("a push that is no kernel")
     value = reading.operand(step.operands[1])
-    row, after = pushed(reading, step.node, step.operands[0], (), step.node.operands[1].tensor.dtype)
+    row, after = pushed(reading, step.operands[0], (), step.node.operands[1].tensor.dtype)
     reading.launches.copied(value, row)
     return (after,)
 
@@ -178,7 +173,6 @@ def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     else:
         before = _carried(stack)
         row, after = _carried_row(reading, before, shape, element.dtype, False), replace(before, rows=before.rows - 1)
-    reading.transfers.append(Transfer(step.node, None, reading.counter))
     if isinstance(stack, StackValue) and stack.is_on_host and element.dtype == INT64:
         return after, reading.stored(row, reading.listing.number(Popped(stack.position, reading.counter)))
     return after, row
@@ -193,7 +187,7 @@ def _carried(value: object) -> StackValue:
 def _carried_row(reading: Reading, stack: StackValue, shape: Shape, dtype: np.dtype, pushes: bool) -> View:
     """View of the row behind the last one, for a push; else of the last row."""
     reading.listing.row_type(stack.position, (shape, dtype), pushes)
-    row = View(Rows(stack.position), dtype, shape, contiguous(shape, dtype))
+    row = View.whole(Rows(stack.position), dtype, shape)
     nbytes = row.size * dtype.itemsize
     rates = reading.listing.rates
     is_endless, sign = stack.position in rates.endless, 1 if pushes else -1
@@ -589,7 +583,8 @@ def _update(name: str | None) -> Single:
         first, value_slot, *rest = step.operands
         key, value = _key(at, step.node, rest), at.operand(value_slot)
         whole = at.own(first)
-        _put(at, whole, key, value, step.node, None if name is None else binary_text(name, whole.dtype))
+        text = None if name is None else op_text(name, [whole.dtype] * 2, whole.dtype)
+        _put(at, whole, key, value, step.node, text)
         return (whole,)
 
     return op
@@ -610,7 +605,8 @@ def _reduction(at: Values, step: NodeStep) -> tuple[object, ...]:
         axes = summed_axes(view.shape, shape)
     else:
         axes, shape = attributes.Axes.of(node).axes, reduced_shape(node, view.shape)
-    check_elements(node, view.shape, axes)
+        # Of no elements there is no extreme.
+        require_types(node, [TensorType(view.dtype, view.shape)])
     if not axes:
         return (view,)
     text = node_text(node)

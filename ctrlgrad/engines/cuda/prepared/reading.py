@@ -1,6 +1,6 @@
 """One reading of a loop's body, or of a region in it: the value of each slot of its program at one of its steps.
 
-A body is prepared from the description of its inputs (dtype, shape, kind).
+A body is prepared from the values that its inputs have when an iteration begins (`binding.inputs_of`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
     CannotPrepare,
-    Carried,
     Clipped,
     Converted,
     Fixed,
@@ -25,54 +24,12 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Operand,
     Region,
     Register,
-    Shape,
     Source,
     View,
-    contiguous,
 )
 from ctrlgrad.engines.cuda.program import Program
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.elementwise import Operand as Element
-
-
-@dataclass(frozen=True)
-class ArrayInput:
-    """An array on the device that the body is given."""
-
-    dtype: np.dtype
-    shape: Shape
-    strides: Shape
-
-
-@dataclass(frozen=True)
-class NumberInput:
-    """A number on the host."""
-
-    dtype: np.dtype
-
-
-@dataclass(frozen=True)
-class TableInput:
-    """A stack whose rows are read and written by index, of so many rows; whether all of them were written."""
-
-    dtype: np.dtype
-    shape: Shape
-    is_full: bool
-
-
-@dataclass(frozen=True)
-class NumbersInput:
-    """A stack of numbers on the host."""
-
-
-@dataclass(frozen=True)
-class StackInput:
-    """A stack, in blocks on the device or as a list."""
-
-    is_blocks: bool
-
-
-Input = ArrayInput | NumberInput | TableInput | NumbersInput | StackInput
 
 
 @dataclass(frozen=True)
@@ -118,6 +75,9 @@ class Unusable:
     """A value that no prepared launch can read, and why."""
 
     reason: str
+
+
+Input = View | Fixed | Affine | StackValue | TableValue | Unusable
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +151,7 @@ class Reading(Values):
     ) -> None:
         self.program, self.listing, self.counter, self.outside = program, listing, counter, outside
         super().__init__(dict(enumerate(values)), listing.launches)
-        self.transfers, self.bounds = listing.transfers, listing.bounds
+        self.bounds = listing.bounds
         # Upper bound of the rows that inner regions add to a stack in one pass; None where it is unknown.
         self.most: dict[int, int | None] = {}
         self._numbers: dict[Computed, View] = {} if outside is None else dict(outside._numbers)
@@ -318,51 +278,16 @@ def sources_of(x: object) -> tuple[Source, ...]:
     return (x.source,) if isinstance(x, View) else ()
 
 
-def body_inputs(inputs: Sequence[Input], captures: int, program: Program, rates: Rates) -> Iterator[Any]:
-    """Values of a body's inputs. The first `captures` inputs are captures; the remaining ones are carried."""
-    marks = marks_of_tables(inputs, captures)
-    for slot, given in enumerate(inputs):
-        position = slot - captures
-        match given:
-            case ArrayInput(dtype, shape, strides) if position < 0:
-                yield View(Given(slot), dtype, shape, strides)
-            case ArrayInput(dtype, shape):
-                yield View(Carried(position), dtype, shape, contiguous(shape, dtype))
-            case NumberInput(dtype) if dtype == INT64:
-                step = rates.numbers.get((0, position), 0)
-                yield Affine(0, ((slot, 1),), ((0, step),) if step else ())
-            case NumberInput(dtype) if position < 0 or program.outputs[position] == slot:
-                yield Fixed(dtype, slot=slot)
-            case NumberInput(dtype):
-                yield Unusable(f"a number of {dtype} changes on the host")
-            case TableInput():
-                yield _table(slot, position, given, marks)
-            case StackInput(False):
-                yield Unusable("a stack is a list of rows")
-            case NumbersInput() if position >= 0:
-                yield StackValue(position, is_on_host=True)
-            case _:
-                yield StackValue(position) if position >= 0 else Unusable("a stack of another loop is read")
-
-
-def marks_of_tables(inputs: Sequence[Input], captures: int) -> dict[int, int]:
-    """Positions of the marks of carried tables, behind all carries, by the positions of the tables."""
-    tables = [slot - captures for slot, its in enumerate(inputs) if slot >= captures and isinstance(its, TableInput)]
-    return {position: len(inputs) - captures + number for number, position in enumerate(tables)}
-
-
-def _table(slot: int, position: int, its: TableInput, marks: Mapping[int, int]) -> TableValue:
-    sources: list[Source] = [Given(slot), Given(slot, is_marks=True)]
-    if position >= 0:
-        sources = [Carried(position), Carried(marks[position])]
-    kinds = (its.dtype, its.shape), (np.dtype(np.bool_), its.shape[:1])
-    rows, written = (View(x, d, s, contiguous(s, d)) for x, (d, s) in zip(sources, kinds, strict=True))
-    return TableValue(rows, None if position < 0 and its.is_full else written)
+def body_inputs(inputs: Sequence[Input], captures: int, rates: Rates) -> list[Input]:
+    """Values of a body's inputs in any iteration: integers on the host go by steps."""
+    steps = [rates.numbers.get((0, slot - captures), 0) for slot in range(len(inputs))]
+    moved = [Affine(0, (), ((0, step),)) for step in steps]
+    return [x.plus(its) if isinstance(x, Affine) else x for x, its in zip(inputs, moved, strict=True)]
 
 
 def _constant(given: Given, x: np.ndarray) -> Any:
     if x.ndim:
-        return View(given, x.dtype, x.shape, contiguous(x.shape, x.dtype))
+        return View.whole(given, x.dtype, x.shape)
     return Affine(int(x)) if x.dtype == INT64 else Fixed(x.dtype, x[()])
 
 

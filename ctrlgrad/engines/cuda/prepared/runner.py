@@ -22,8 +22,8 @@ from ctrlgrad.engines.cuda.prepared.binding import (
     Table,
     as_stack,
     captured,
+    inputs_of,
     pushed_too_many,
-    table_input,
 )
 from ctrlgrad.engines.cuda.prepared.body import prepared
 from ctrlgrad.engines.cuda.prepared.graphs import TURN, Refused
@@ -44,9 +44,8 @@ from ctrlgrad.engines.cuda.prepared.model import (
     loops_in,
     wrapped,
 )
-from ctrlgrad.engines.cuda.prepared.reading import ArrayInput, Input, NumberInput, NumbersInput, StackInput
+from ctrlgrad.engines.cuda.prepared.reading import Input
 from ctrlgrad.engines.cuda.program import Program, Values
-from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.ir import TensorType
@@ -131,16 +130,12 @@ class Body:
 
     def form(self, library: ArrayLibrary, shared: Sequence[Any], carry: Sequence[Any]) -> Form | str:
         """The prepared form for what a loop runs on now, or why there is none."""
-        captures = len(shared)
-        given = [
-            table_input(x, self.tables[slot]) if slot in self.tables else _input(library, x, slot >= captures)
-            for slot, x in enumerate((*shared, *carry))
-        ]
-        return self.forms.get(tuple(given), lambda: self._made(given, captures))
+        given = inputs_of(library, self.program, shared, carry, self.tables)
+        return self.forms.get(given, lambda: self._made(given, len(shared)))
 
-    def _made(self, inputs: list[Input], captures: int) -> Form | str:
+    def _made(self, inputs: tuple[Input, ...], captures: int) -> Form | str:
         try:
-            return Form(prepared(self.program, inputs, captures, self.ending), tuple(inputs))
+            return Form(prepared(self.program, inputs, captures, self.ending), inputs)
         except (CannotPrepare, IndexError, ShapeError, ValueError) as error:
             # Step by step an error of the program is raised where it happens.
             return str(error)
@@ -178,16 +173,6 @@ def _said(form: Form | str) -> str:
     asked = f", which waits for {', '.join([*waits[:-2], ' and '.join(waits[-2:])])}" if waits else ""
     inside = f" with {len(loops)} {'loop' if len(loops) == 1 else 'loops'} inside" if loops else ""
     return f"from a list of {len(body.launches)} an iteration{inside}{asked}"
-
-
-def _input(library: ArrayLibrary, x: Any, is_carried: bool) -> Input:
-    if library.is_array(x):
-        # A carry lies in buffers, which are contiguous.
-        return ArrayInput(x.dtype, tuple(x.shape), () if is_carried else tuple(x.strides))
-    if isinstance(x, np.generic):
-        return NumberInput(x.dtype)
-    # On the device a stack is blocks, or rows that are arrays.
-    return NumbersInput() if type(x) is list else StackInput(isinstance(x, DeviceStack))
 
 
 # Iterations that are put on the stream at once: in between Python has a turn (Ctrl-C).
@@ -347,12 +332,6 @@ class Iterations:
             for position, carry in enumerate(carries)
             if isinstance(carry, CarriedNumber) and carry.step
         }
-
-    def uncount(self, iterations: int) -> None:
-        """So many iterations of those that have run were past the loop's end."""
-        for transfer in self._form.body.transfers if self._form is not None else ():
-            if transfer.nbytes is not None:
-                self.context.run.counters.pushed_rows(transfer.node, transfer.nbytes, -iterations)
 
     def _count(self, form: PreparedBody, most: int) -> int:
         """For how many iterations, of at most so many, everything moves by steps."""
@@ -524,7 +503,6 @@ class Iterations:
                 carry[position] = np.int64(wrapped(int(carry[position]) + ran * its.step))
             elif isinstance(its, CarriedRows):
                 self._stacks[position].moved(carry, its.moved(self._counted))
-        self._note(form, self._counted)
         return ran
 
     def _bound(self, form: Form) -> Binding:
@@ -550,11 +528,3 @@ class Iterations:
                 raise
         self._binding = binding
         return binding
-
-    def _note(self, form: PreparedBody, counted: dict[int, int]) -> None:
-        counters = self.context.run.counters
-        for transfer in form.transfers:
-            if transfer.nbytes is None:
-                counters.popped(transfer.node, counted[transfer.counter])
-            else:
-                counters.pushed_rows(transfer.node, transfer.nbytes, counted[transfer.counter])
