@@ -192,13 +192,25 @@ def reverse_call(adjoint: Adjoint, node: Node) -> None:
         _checkpoint_with_policy(adjoint, node, call, seeded, wanted)
     else:
         rules = {"checkpoint": _checkpoint, "custom_jvp": _checkpoint, "rows": _rows, "custom_vmap": _custom_vmap}
-        rules[call.kind](adjoint, call, seeded, wanted)
+        rules[call.kind](adjoint, node, call, seeded, wanted)
 
 
-def _checkpoint(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
+def _has_user_rules(function: Graph) -> bool:
+    """Return true if differentiation replaces results inside a function by those of users' rules; see `_returned`."""
+    return any(is_call(node, "custom_jvp", "custom_vjp") for node in walk(function))
+
+
+def _differentiated(function: Graph, halves: Pullback) -> Graph:
+    """The function with the results of users' rules in place of those of their calls, as its forward half has them."""
+    return replace(halves.forward, outputs=halves.forward.outputs[: len(function.outputs)])
+
+
+def _checkpoint(adjoint: Adjoint, node: Node, call: Call, seeded: list[int], wanted: list[int]) -> None:
     builder = adjoint.scope.backward
     seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
     halves = adjoint.recursion.reverse(call.function, wanted, seeded)
+    if call.kind == "checkpoint" and _has_user_rules(call.function):
+        adjoint.scope.replace(node, replace(call, regions=(_differentiated(call.function, halves),)).node)
     results = builder.inline(halves.forward, [_again(adjoint, call, v) for v in call.operands])
     cotangents = builder.inline(halves.backward, [*results[len(results) - halves.residuals :], *seeds])
     for j, cotangent in zip(wanted, cotangents, strict=True):
@@ -212,8 +224,10 @@ def _checkpoint_with_policy(adjoint: Adjoint, node: Node, call: Call, seeded: li
     again = Recomputation.of(halves, function, call.attrs.policy)
     further = tuple(v for v in again.saved if v not in function.outputs)
     results = (*call.results, *(Value(v.type, v.hint) for v in further))
-    if further:
-        region = replace(function, outputs=(*function.outputs, *further))
+    has_rules = _has_user_rules(function)
+    if further or has_rules:
+        region = _differentiated(function, halves) if has_rules else function
+        region = replace(region, outputs=(*region.outputs, *further))
         scope.replace(node, replace(call, regions=(region,), results=results).node)
     outside = dict(zip((*function.outputs, *further), results, strict=True))
     operands = dict(zip(function.inputs, call.operands, strict=True))
@@ -260,7 +274,7 @@ def _resolved(adjoint: Adjoint, call: Call, value: Value) -> Value:
     return scope.backward.emit("stack_from_tensor", [rows], hint=value.hint)
 
 
-def _rows(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
+def _rows(adjoint: Adjoint, node: Node, call: Call, seeded: list[int], wanted: list[int]) -> None:
     builder, row, mapped = adjoint.scope.backward, _silent(call.row), call.attrs.mapped
     seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
     pulled = _pull(adjoint, row, wanted, seeded)
@@ -316,7 +330,7 @@ def _perturbed(adjoint: Adjoint, call: Call) -> Positions:
     return tuple(i for i, v in enumerate(call.arguments) if v in adjoint.varied)
 
 
-def _custom_vmap(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
+def _custom_vmap(adjoint: Adjoint, node: Node, call: Call, seeded: list[int], wanted: list[int]) -> None:
     refuse_captures(call, adjoint.varied)
     builder, places = adjoint.scope.backward, list(_perturbed(adjoint, call))
     seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
