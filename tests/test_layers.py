@@ -112,7 +112,7 @@ TABLES = {
     "numpy": {"array_function", "FUNCTIONS"},
 }
 # Functions that change nothing but what they are given: a class, a function, the module that calls them.
-PURE = {"record", "block", "explains_calls", "explain_calls", "custom_jvp", "custom_vjp", "publish"}
+PURE = {"record", "block", "explains_calls", "explain_calls", "custom_jvp", "custom_vjp", "publish", "check_choice"}
 
 
 @dataclass(frozen=True)

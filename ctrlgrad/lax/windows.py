@@ -11,9 +11,8 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
-from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import ShapeError
+from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.lax.elements import ConvDimensionNumbers
 from ctrlgrad.lax.indexing import slice_in_dim
@@ -191,8 +190,9 @@ def _chosen(select: Any, dtype: Any) -> tuple[Any, Any]:
     name = getattr(select, "name", getattr(select, "__name__", str(select)))
     if name in ("ge", "greater_equal"):
         return cnp.maximum, least
-    check_choice("lax", "select", name, ("ge", "le", "greater_equal", "less_equal"))
-    return cnp.minimum, largest
+    if name in ("le", "less_equal"):
+        return cnp.minimum, largest
+    raise UserInputError("lax: windows choose by `ge` or `le`", expected="lax.ge or lax.le", got=repr(select))
 
 
 def select_and_scatter_add(
@@ -258,7 +258,12 @@ def padtype_to_pads(
     name = str(getattr(padding, "name", padding)).upper()
     if name == "VALID":
         return [(0, 0)] * len(in_shape)
-    check_choice("lax", "padding", name, ("SAME", "SAME_LOWER", "VALID", "a pair of numbers per axis"))
+    if name not in ("SAME", "SAME_LOWER"):
+        raise UserInputError(
+            "lax: no such padding",
+            expected="'SAME', 'SAME_LOWER', 'VALID' or a pair of numbers per axis",
+            got=repr(padding),
+        )
     pads = []
     for n, k, stride in zip(in_shape, window_shape, window_strides, strict=True):
         if stride == 1:
@@ -450,7 +455,12 @@ def conv_transpose(
     apart = rhs_dilation or (1,) * axes
     sizes = [(rhs.shape[a] - 1) * d + 1 for a, d in zip(numbers.rhs_spec[2:], apart, strict=True)]
     if isinstance(padding, str):
-        check_choice("lax.conv_transpose", "padding", padding.upper(), ("SAME", "VALID"))
+        if padding.upper() not in ("SAME", "VALID"):
+            raise UserInputError(
+                "lax.conv_transpose: no such padding",
+                expected="'SAME', 'VALID' or a pair of numbers per axis",
+                got=repr(padding),
+            )
         pads = []
         for k, s in zip(sizes, strides, strict=True):
             same = padding.upper() == "SAME"

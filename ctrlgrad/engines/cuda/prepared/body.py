@@ -228,7 +228,7 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
     launches.buffers[0] = ((len(words),), INT64)
     sharing = Sharing(launches.items, launches.buffers, carries)
     items, carries = sharing.resolved(launches.items), sharing.left(carries)
-    tables = [position for position, x in enumerate(inputs[captures:]) if isinstance(x, TableValue)]
+    tables = [i - captures for i, x in enumerate(inputs) if i >= captures and isinstance(x, TableValue)]
     return PreparedBody(
         tuple(items),
         words,
