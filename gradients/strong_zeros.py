@@ -133,7 +133,7 @@ _SHOWN_BY_VALUE = _FINITE_WITH_ITS_SLOPE | {
     "arctanh",
     "erfinv",
 }
-# Constants with more elements may be any finite numbers.
+# Of constants with more elements, and of complex ones, only this is known: whether all are finite.
 _MOST_LOOKED_AT = 4096
 
 # Values with a cotangent; true if the cotangent may be a zero from a selection.
@@ -333,8 +333,9 @@ class StrongZeros:
         known = self._number(node)
         if known is not None:
             self.known[node.result] = known
-        if attributes.Constant.find(node) is not None:
-            is_wild = known is not None and not np.all(np.isfinite(known))
+        constant = attributes.Constant.find(node)
+        if constant is not None:
+            is_wild = not constant.varies and not np.all(np.isfinite(constant.value))
             is_zero = self._may_be_zero(node.result)
         else:
             singular = Trait.SINGULAR in node.op.traits and not self._is_tame(node)
