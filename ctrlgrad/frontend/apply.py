@@ -455,10 +455,13 @@ def at_once(fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, An
     if not (args and is_plain(args[0]) and _computes_here()):
         return None
     x, fixed = args[0], tuple(args[1:])
-    if (fixed or kwargs) and not all(map(_is_fixed, (*fixed, *kwargs.values()))):
+    given = (*fixed, *kwargs.values())
+    if not all(map(_is_fixed, given)):
         return None
+    # True and 1 are equal, but not the same argument.
+    kinds = tuple(map(type, given))
     try:
-        kernel = _kernel_of(fn, x.dtype, x.shape, fixed, tuple(kwargs.items()), current_options().default_float)
+        kernel = _kernel_of(fn, x.dtype, x.shape, fixed, tuple(kwargs.items()), kinds, current_options().default_float)
         if kernel is None:
             return None
         with np.errstate(all="ignore"):
@@ -480,7 +483,13 @@ _FIXED = frozenset((NoneType, bool, int, str, type))
 
 @functools.lru_cache(2048)
 def _kernel_of(
-    fn: Callable[..., Any], dtype: np.dtype, shape: Sizes, fixed: tuple[Any, ...], named: tuple[Any, ...], floats: str
+    fn: Callable[..., Any],
+    dtype: np.dtype,
+    shape: Sizes,
+    fixed: tuple[Any, ...],
+    named: tuple[Any, ...],
+    kinds: tuple[type, ...],
+    floats: str,
 ) -> Callable[[list[Any]], Sequence[Any]] | None:
     """The kernels of an array function's graph as one; None if its result is not computed from the array alone."""
     builder = Builder()

@@ -63,7 +63,8 @@ def pays_as_sum(product: Node) -> bool:
     """
     if not is_heavy(product) or (_WEIGHS.get() and product.result.tensor.dtype.char not in "fd"):
         return False
-    if product.result.tensor.rank > 2 and product.operands[0].tensor.shape[-1] is None:
+    left, right = (v.tensor.shape for v in product.operands)
+    if len(left) > 2 and None in (left[-1], right[-2]):
         return False
     m, k, n = _sizes(product)
     return _costs_more(product, m * n, 2, k * (m + n))

@@ -72,6 +72,8 @@ def test_a_reduction_runs_its_function_once_for_a_shape_and_fixed_arguments(monk
     assert cnp.sum(y, axis=1).shape == (7,)
     with pytest.raises(cg.errors.TypeMismatchError, match="an axis is not an integer"):
         cnp.sum(y, axis=1.0)
+    truths = np.array([True, False, True])
+    assert cnp.diff(truths, prepend=1).dtype == np.int64 and cnp.diff(truths, prepend=True).dtype == np.bool_
     whole = np.arange(7)
     assert cnp.mean(whole).dtype == np.float64
     with cg.options(default_float="float32"):

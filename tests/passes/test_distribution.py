@@ -241,7 +241,16 @@ def test_batches_of_products_leave_the_loop(rows: int, unknown: bool) -> None:
                 np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-14, err_msg=f"chunks of {chunk}")
 
 
-@pytest.mark.parametrize("shapes", [((2, 4, None), (2, None, 5)), ((None, 4, 3), (None, 3, 5)), ((4, 3), (2, 3, 5))])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 4, None), (2, None, 5)),
+        ((2, 4, None), (2, 3, 5)),
+        ((2, 4, 3), (2, None, 5)),
+        ((None, 4, 3), (None, 3, 5)),
+        ((4, 3), (2, 3, 5)),
+    ],
+)
 def test_batches_of_unknown_number_or_terms_stay(shapes: Any) -> None:
     builder = Builder()
     builder.emit("matmul", [builder.input(TensorType(np.dtype("f8"), shape)) for shape in shapes])
