@@ -204,7 +204,7 @@ def unknown_dims(x: Any, axes: int | Sequence[int] = 0) -> Any:
     t = type_of(x)
     wanted = (axes,) if isinstance(axes, int) else tuple(axes)
     (t,) = term.tensors("unknown_dims", [t])
-    places = term.axes("unknown_dims", wanted, t.rank)
+    places = tuple(sorted({term.axes("unknown_dims", [axis], t.rank)[0] for axis in wanted}))
     builder = trace.current()
     if builder is None:
         return Unsized.of(x, places)

@@ -122,6 +122,14 @@ def test_unknown_dims_of_an_axis_that_does_not_exist():
         cg.function(lambda x: cg.unknown_dims(x, 1))(X)
 
 
+def test_unknown_dims_of_an_axis_that_is_named_twice():
+    """By its number and from the end: it is one axis."""
+    x = np.ones((2, 3))
+    found = cg.function(lambda x: cg.unknown_dims(x, (0, -2)) * 1.0).graph(x).outputs[0].tensor.shape
+    assert found == (None, 3)
+    np.testing.assert_array_equal(cg.unknown_dims(x, (1, 0, -1)), x)
+
+
 def test_a_branch_gives_what_counts_as_unknown_outside_of_a_trace():
     """As found by a random program, in a loop that runs when it is met: an array that `unknown_dims` marked there."""
     marked = cg.unknown_dims(X)
