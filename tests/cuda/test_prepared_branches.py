@@ -301,8 +301,8 @@ def odd_half_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(self: Capture) -> list[graphs.Part]:
         found: list[graphs.Part] = []
         for part in turn(self):
-            is_half = isinstance(part, graphs.Fork) and len(part.bodies) == 1
-            found += part.bodies[0] if isinstance(part, graphs.Fork) and is_half else [part]
+            is_half = len(part.bodies) == 1 and not part.is_loop
+            found += part.bodies[0] if is_half else [part]
         return found
 
     monkeypatch.setattr(Capture, "turn", always)

@@ -385,7 +385,7 @@ def asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     write = graphs._Writer.write
 
     def wrong(self: Any, graph: Any, parts: Any) -> None:
-        write(self, graph, [replace(x, put=lambda *given: None) if isinstance(x, graphs.Cycle) else x for x in parts])
+        write(self, graph, [replace(x, put=lambda *given: None) if x.is_loop else x for x in parts])
 
     monkeypatch.setattr(graphs._Writer, "write", wrong)
 
