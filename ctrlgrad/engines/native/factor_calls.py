@@ -13,7 +13,7 @@ from ctrlgrad.engines.native.products import blocks, kernels, real
 from ctrlgrad.engines.native.products.solves import MOST_ROWS
 from ctrlgrad.engines.native.products.triangular import BLOCK
 from ctrlgrad.engines.native.shared_code import LINE
-from ctrlgrad.engines.native.shared_nests import call_parts
+from ctrlgrad.engines.native.shared_nests import call_ranges
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.model import Factorise, View
@@ -71,33 +71,29 @@ class FactorsWriter:
         """The calls for all matrices, in parts for threads where there are many."""
         plan, w, step = self.plan, self.w, self.step
         batch = [axis for axis, size in enumerate(step.result.shape[: -self.rank]) if size != ONE]
-        scratch_bytes = plan.scratch_bytes(f"cg_{self.name}_scratch_{self.kind}", sizes)
         length, each, work = self.work(batch, views)
         unit = math.ceil(length / threads.parts_of(work)) if each < threads.WORK_TO_SHARE else length
         if unit >= length:
-            self.part(batch, addresses, views, sizes, plan.scratch_of(scratch_bytes), done)
+            self.part(batch, addresses, views, sizes, plan.scratch_of(self.scratch_bytes(sizes)), done)
             return
-        # Each part has scratch memory of its own, in whole lines of the cache.
+        # Each part has scratch memory of its own.
         parts = math.ceil(length / unit)
-        nbytes = w.op(f"and i64 {w.add(scratch_bytes, str(LINE - 1))}, {-LINE}")
-        captured = [*(("ptr", text) for text in (*addresses, done, plan.scratch_of(w.multiply(nbytes, str(parts)))))]
-        captured.append(("i64", nbytes))
-        inner = Writer(w)
-        slots = [inner.op(f"getelementptr i64, ptr %table, i64 {k}") for k in range(len(captured))]
-        found = [inner.op(f"load {kind}, ptr {slot}") for (kind, _), slot in zip(captured, slots, strict=True)]
-        *inside, done, scratch, nbytes = found
-        own = inner.op(f"getelementptr i8, ptr {scratch}, i64 {inner.multiply('%part', nbytes)}")
-        inner.declare("i64 @llvm.smin.i64(i64, i64)")
-        first = inner.op(f"mul i64 %part, {unit}")
-        end = inner.op(f"call i64 @llvm.smin.i64(i64 {inner.op(f'add i64 {first}, {unit}')}, i64 {length})")
-        plan.w = self.w = inner
-        self.part(batch, inside, views, sizes, own, done, (first, end))
-        plan.w = self.w = w
-        inner.line("ret void")
-        name = f"part{len(plan.parts)}"
-        signature = f"internal void @{name}(ptr %table, i64 %part, i64 %worker)"
-        plan.parts.append(inner.function(signature, plan.vector_bytes))
-        call_parts(w, name, captured, parts, str(work))
+        scratch = plan.scratch_of(w.multiply(self.scratch_bytes(sizes), str(parts)))
+
+        def write(inner: Writer, places: list[str], first: str, end: str, _: str) -> None:
+            plan.w = self.w = inner
+            *inside, flag, whole = places
+            own = inner.op(f"getelementptr i8, ptr {whole}, i64 {inner.multiply('%part', self.scratch_bytes(sizes))}")
+            self.part(batch, inside, views, sizes, own, flag, (first, end))
+            plan.w = self.w = w
+
+        given = [*addresses, done, scratch]
+        call_ranges(plan, given, "null", str(length), unit, parts, work, write)
+
+    def scratch_bytes(self, sizes: list[str]) -> str:
+        """Bytes of scratch memory for one matrix at a time, in whole lines of the cache."""
+        nbytes = self.plan.scratch_bytes(f"cg_{self.name}_scratch_{self.kind}", sizes)
+        return self.w.op(f"and i64 {self.w.add(nbytes, str(LINE - 1))}, {-LINE}")
 
     def work(self, batch: list[int], views: list[View]) -> tuple[int, int, int]:
         """Matrices along the first axis of a batch, and the units of work of a matrix and of all matrices: 0 where only
