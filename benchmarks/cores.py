@@ -34,7 +34,7 @@ from rich.table import Table
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from benchmarks.machine import description, header
-from ctrlgrad.engines import threads
+from ctrlgrad import threads
 from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.engines.reference.array_kernels import START, most_sorters
 

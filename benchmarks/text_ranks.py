@@ -33,12 +33,12 @@ def take_part(port: int, batch: int, options: list[str], folder: str) -> None:
     """Make steps of a run whenever the process that listens at the port asks for a turn."""
     from ctrlgrad.mpi.launch import join, number_of_ranks
     from ctrlgrad.train import corpus, text, trainer
-    from ctrlgrad.train.ranks import Alone, DataParallel, Ranks
+    from ctrlgrad.train.ranks import DataParallel, Ranks
     from ctrlgrad.train.settings import Settings
 
     given = dict(option.split("=") for option in options)
     settings = Settings(engine="native", batch=batch, steps=1 << 40, **{k: int(v) for k, v in given.items()})
-    ranks: Ranks = Alone()
+    ranks: Ranks = Ranks()
     if number_of_ranks() > 1:
         joined = join()
         ranks = DataParallel(joined.world, joined.watch)

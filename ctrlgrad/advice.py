@@ -68,11 +68,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name, list(known), 1)), "")
 
 
+# Advice by choice, where the spelling tells nothing.
+_CHOICES = {"gpu": "cuda", "cpu": "native"}
+
+
 def check_choice(operation: str, name: str, given: Any, choices: Iterable[Any]) -> None:
     """Refuse an argument that is none of its choices; the advice is the choice that is spelt most like it."""
     known = tuple(choices)
     if given not in known:
-        close = nearest(str(given), filter(lambda choice: isinstance(choice, str), known))
+        names, asked = {choice.lower(): choice for choice in known if isinstance(choice, str)}, str(given).lower()
+        close = names.get(_CHOICES.get(asked, "")) or names.get(nearest(asked, names))
         raise UserInputError(
             f"{operation}: there is no such {name}",
             expected=" or ".join(map(repr, known)) or "none",
@@ -230,6 +235,12 @@ _IN_PLACE_ON = {
         "optimize": SOLVERS["scipy.optimize"],
         "stats": "ctrlgrad.random draws of distributions, and ctrlgrad.scipy.special has the functions of densities",
         "signal": "ctrlgrad.numpy.convolve and ctrlgrad.lax.conv_general_dilated",
+    },
+    "ctrlgrad.random": {
+        **dict.fromkeys(("seed", "default_rng"), "key = ctrlgrad.random.key(seed), which is passed on"),
+        **dict.fromkeys(("rand", "random"), "ctrlgrad.random.uniform(key, shape)"),
+        **dict.fromkeys(("randn", "standard_normal"), "ctrlgrad.random.normal(key, shape)"),
+        "shuffle": "ctrlgrad.random.permutation(key, x)",
     },
     "ctrlgrad.optim": {
         **{

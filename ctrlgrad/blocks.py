@@ -1,4 +1,4 @@
-"""Context managers for settings, which warn if their block is never entered.
+"""Context managers for settings: of context variables, and for users, with a warning if their block is never entered.
 
 `ctrlgrad.options(engine="cuda")` as a statement of its own changes nothing. Without a warning its author would believe
 that the engine has changed, or that memory has a budget.
@@ -11,6 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -58,6 +59,16 @@ class Block(Generic[T]):
             ways = f"for a block, `with {self._name}(...):`, or for a function's calls, `@{self._name}(...)` above it"
             text = f"{self._name}(...) changes nothing by itself: it holds {ways}; at: {self._source}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+@contextmanager
+def holding(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Give a context variable a value in a block of code."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 def block(name: str) -> Callable[[Callable[P, Iterator[T]]], Callable[P, Block[T]]]:

@@ -207,14 +207,15 @@ def forget_values(error: BaseException) -> None:
 
 def of_user(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback reduced to the user's frames; unchanged if it has none."""
-    kept = [part for part in _parts(traceback) if is_users_frame(part.tb_frame)]
+    kept = [part for part in parts(traceback) if is_users_frame(part.tb_frame)]
     found: TracebackType | None = None
     for part in reversed(kept):
         found = TracebackType(found, part.tb_frame, part.tb_lasti, part.tb_lineno)
     return found or traceback
 
 
-def _parts(traceback: TracebackType | None) -> Iterator[TracebackType]:
+def parts(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    """The frames of a traceback, the outermost first."""
     while traceback is not None:
         yield traceback
         traceback = traceback.tb_next
@@ -222,7 +223,7 @@ def _parts(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 def _is_raised_by_user(error: BaseException) -> bool:
     """Return true if the innermost frame runs the user's code."""
-    *_, last = _parts(error.__traceback__) if error.__traceback__ is not None else (None,)
+    *_, last = parts(error.__traceback__) if error.__traceback__ is not None else (None,)
     return last is None or is_users_frame(last.tb_frame)
 
 

@@ -11,7 +11,15 @@ from ctrlgrad import memory
 from ctrlgrad.dataflow.engine import run_dataflow
 from ctrlgrad.dataflow.settings import current_settings, is_one_plan
 from ctrlgrad.engines import asks_for_memory, current_without, optimised_graph, refuse_checkpoint
-from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists, row_pushes_of, rows_in_blocks
+from ctrlgrad.engines.block_kernels import (
+    IN_BLOCKS,
+    as_lists,
+    copies_of,
+    handed_out,
+    lists_of,
+    row_pushes_of,
+    rows_in_blocks,
+)
 from ctrlgrad.engines.device_array import lies_on_card
 from ctrlgrad.engines.exact_errors import error_of, exact_errors, first_forward, with_point
 from ctrlgrad.engines.native import llvm
@@ -21,7 +29,7 @@ from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Run, interpret
 from ctrlgrad.engines.reference.interpreter import compile_graph
 from ctrlgrad.engines.report import Report
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError, UserInputError
-from ctrlgrad.ir import Graph
+from ctrlgrad.ir import Graph, StackType, attributes, walk
 from ctrlgrad.memory.session import current
 
 
@@ -35,7 +43,9 @@ def run_on(
     stays_on_card: bool = False,
     donated: frozenset[int] = frozenset(),
 ) -> list[Any]:
-    """Run a graph on an engine and return its outputs. Arguments are arrays, and lists for stacks.
+    """Run a graph on an engine and return its outputs. Arguments are arrays, and for stacks lists or `BlockStack`s.
+
+    Under a budget a stack comes back as a `BlockStack` if a memory manager has all of its blocks, else as a list.
 
     With `stays_on_card` the CUDA engine returns `DeviceArray`s; it may then overwrite the arguments at the `donated`
     positions.
@@ -57,6 +67,7 @@ def run_on(
 
 def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequence[Any]) -> CtrlgradError:
     """Run again to complete an error: the point where a NaN appeared, or the first index out of range."""
+    arguments = lists_of(arguments)
     if engine == "cuda" and not all(isinstance(x, np.ndarray | np.generic | list) for x in arguments):
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
         from ctrlgrad.engines.cuda.engine import read_arguments
@@ -73,10 +84,10 @@ def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequ
 def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool | Literal["gradients"]) -> list[Any]:
     _check_on_host(engine, arguments)
     if engine == "dataflow" and (check_nans or not is_one_plan(graph, current_settings())):
-        return run_dataflow(graph, arguments, check_nans)
+        return run_dataflow(graph, copies_of(arguments), check_nans)
     if current() is None and asks_for_memory(graph):
         with memory.budget():
-            return _run_on(engine, graph, arguments, check_nans)
+            return as_lists(_run_on(engine, graph, arguments, check_nans))
     if engine != "reference" and not check_nans:
         return _run_natively(graph, arguments)
     if engine not in ("auto", "native"):
@@ -106,9 +117,13 @@ def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> l
 def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | None = None) -> list[Any]:
     """Run the plan of the whole graph; `failure` is the error of a run that has already happened."""
     found = optimised_graph(graph)
+    rows_leave = current() is not None and any(isinstance(v.type, StackType) for v in graph.outputs)
+    if rows_leave and any(loop.checkpoint for node in walk(graph) if (loop := attributes.Loop.find(node))):
+        # They are computed again after the call, whose caller may change its arrays.
+        arguments = [x.copy() if isinstance(x, np.ndarray) else x for x in arguments]
     try:
-        with exact_errors(graph, found, arguments):
-            return as_lists(run(found, arguments, current_without(), failure))
+        with exact_errors(graph, found, arguments, lists_of):
+            return handed_out(run(found, arguments, current_without(), failure))
     except SizesDoNotFit as error:
         # The reference engine's kernel raises the error that names the op and its sizes.
         return _interpret(graph, arguments, Run(silent_callbacks=error.callbacks))
@@ -117,12 +132,15 @@ def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | N
 def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
     """Run the reference engine's kernels; in a session they count bytes and keep saved values in blocks."""
     if current() is None:
-        return as_lists(interpret(graph, arguments, run, REFERENCE))
+        return interpret(graph, lists_of(arguments), run, REFERENCE)
     if run.is_watched:
         # Checks and observers look at every row, so rows stay where they are.
-        return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
+        return as_lists(interpret(graph, lists_of(arguments), run, IN_BLOCKS))
+    given = copies_of(arguments)
     with rows_in_blocks(lambda: row_pushes_of(graph)):
-        return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
+        found = interpret(graph, given, run, IN_BLOCKS)
+        # A single op leaves no blocks: a TensorArray outside of a trace would have one for each row.
+        return handed_out(found) if any(node.regions for node in graph.nodes) else as_lists(found)
 
 
 def kernel_of(graph: Graph) -> Callable[[list[Any]], Sequence[Any]]:
@@ -150,6 +168,7 @@ def _check_on_host(engine: str, arguments: Sequence[Any]) -> None:
 
 
 def _run_on_cuda(graph: Graph, arguments: Sequence[Any], stays_on_card: bool, donated: frozenset[int]) -> list[Any]:
+    arguments = lists_of(arguments)
     from ctrlgrad.engines.cuda.cupy_library import cupy_library
     from ctrlgrad.engines.cuda.engine import Handover, read_arguments, run_on_device
 

@@ -15,7 +15,7 @@ from ctrlgrad.autograph import convert
 from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines import Report, current_without
 from ctrlgrad.engines.device_array import Apply, DeviceArray, lies_on_card, type_on_card
-from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
+from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.execution import after_failure, expect, explain_on, program_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import Array, EagerStack, Float0, as_array, is_weak, type_of
@@ -62,7 +62,8 @@ def hand_out(graph: Graph, results: Sequence[Any], arguments: Sequence[Any], app
     shared = {id(y) for x in arguments for y in _bases(x)}
     for value, x in zip(graph.outputs, results, strict=True):
         if isinstance(value.type, StackType):
-            handed.append(EagerStack(value.type, list(x)))
+            rows = x.stack if isinstance(x, EagerStack) else x
+            handed.append(EagerStack(value.type, list(rows) if isinstance(rows, list) else rows))
             continue
         if isinstance(x, DeviceArray) and apply is not None:
             handed.append(x.computing_with(apply))
@@ -346,7 +347,7 @@ class Function:
             elif isinstance(leaf, _ARRAYS):
                 t = type_of(leaf)
                 types.append(t)
-                arrays.append(leaf.items if isinstance(leaf, EagerStack) else as_array(leaf))
+                arrays.append(leaf.stack if isinstance(leaf, EagerStack) else as_array(leaf))
                 keys.append(t if isinstance(t, StackType) else (t.dtype, t.rank, is_weak(leaf)))
             elif lies_on_card(leaf):
                 arrays.append(leaf)
@@ -367,29 +368,52 @@ class Function:
 
     def _known_for(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         """Return the trace for these types; trace now if there is none."""
-        for i, concrete in enumerate(known.variants):
+        for place, concrete in enumerate(known.variants):
             if concrete.accepts(types):
-                if not concrete.watched.is_current():
-                    concrete = known.variants[i] = self._trace(concrete.types, leaves, treedef)
-                return concrete
+                if concrete.watched.is_current():
+                    return concrete
+                return self._trace_again(known, place, types, leaves, treedef)
         return self._trace_new(known, types, leaves, treedef)
+
+    def _trace_again(
+        self, known: Signature, place: int, types: list[Type], leaves: list[Any], treedef: tree.TreeDef
+    ) -> Concrete:
+        """Trace in place of a former trace, for its types; or for these, if the function now needs their sizes."""
+        former = known.variants[place].types
+        is_exact = list(former) == types
+        concrete = None if is_exact else self._tried(former, leaves, treedef)
+        if concrete is None:
+            concrete = self._trace(types, leaves, treedef)
+            known.exact_only = known.exact_only or not is_exact
+        known.variants[place] = concrete
+        return concrete
 
     def _trace_new(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         """Trace for these types. Sizes that differ from a former call's become unknown."""
         if known.variants and not known.exact_only:
             merged = [join(a, b) for a, b in zip(known.variants[-1].types, types, strict=True)]
             if all(t is not None for t in merged):
-                try:
-                    concrete = self._trace([t for t in merged if t is not None], leaves, treedef)
-                except (TracingError, ShapeError):
-                    # The function uses its sizes as Python numbers: it is traced once per size instead.
-                    known.exact_only = True
-                else:
+                concrete = self._tried([t for t in merged if t is not None], leaves, treedef)
+                if concrete is not None:
                     known.variants.append(concrete)
                     return concrete
+                # The function uses its sizes as Python numbers, or the arguments are wrong: this trace tells which.
+                concrete = self._trace(types, leaves, treedef)
+                known.exact_only = True
+                known.variants.append(concrete)
+                return concrete
         concrete = self._trace(types, leaves, treedef)
         known.variants.append(concrete)
         return concrete
+
+    def _tried(self, types: Sequence[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete | None:
+        """Trace for these types, some of whose sizes may be unknown; None where the function raises an error."""
+        try:
+            with trace.trying_unknown_sizes():
+                return self._trace(types, leaves, treedef)
+        except Exception:
+            # Python and other libraries replace the error of a tensor that has no number by one of their own.
+            return None
 
     def _trace(self, types: Sequence[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         self.traces += 1

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ctrlgrad.advice import check_choice
-from ctrlgrad.blocks import block
+from ctrlgrad.blocks import block, holding
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
 from ctrlgrad.gradients.manner import Manner, differentiating
@@ -103,11 +103,7 @@ def options(**changes: Any) -> Iterator[Options]:
         check_choice("ctrlgrad.options", "option", name, sorted(names))
         if name in _CHOICES:
             check_choice("ctrlgrad.options", name, changes[name], _CHOICES[name])
-    token = _OPTIONS.set(replace(_OPTIONS.get(), **changes))
-    try:
-        now = _OPTIONS.get()
-        manner = Manner(now.strong_zeros, now.check_nans == "gradients")
-        with computing_with(now.precision, now.flush_subnormals), differentiating(manner):
-            yield _OPTIONS.get()
-    finally:
-        _OPTIONS.reset(token)
+    now = replace(_OPTIONS.get(), **changes)
+    manner = Manner(now.strong_zeros, now.check_nans == "gradients")
+    with holding(_OPTIONS, now), computing_with(now.precision, now.flush_subnormals), differentiating(manner):
+        yield now

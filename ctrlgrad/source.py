@@ -58,7 +58,7 @@ _MACHINERY = (
             os.path.join("site-packages", "torch"),
         )
     ),
-    *("<frozen ", "functools.py", "contextlib.py", os.path.join("bin", "ctrlgrad")),
+    *("<frozen ", "functools.py", "contextlib.py", os.sep + "threading.py", os.path.join("bin", "ctrlgrad")),
 )
 
 
@@ -130,6 +130,15 @@ def placed_on(device: str | None) -> Iterator[None]:
 
 # Line of a program from another library while it is translated (`ctrlgrad.interop`).
 _READ: ContextVar[Source | None] = ContextVar("the line that is being read", default=None)
+
+
+# Line of the call whose work runs in a thread of the library, where no frame is the user's.
+_CALLER: ContextVar[Source | None] = ContextVar("the line of the call", default=None)
+
+
+def note_caller() -> None:
+    """Remember the user's line in this context, for a thread that runs in it."""
+    _CALLER.set(here())
 
 
 @contextmanager
@@ -233,7 +242,7 @@ def here() -> Source | None:
         return replace(read, device=_DEVICE.get())
     frame = user_frame()
     if frame is None:
-        return None
+        return _CALLER.get()
     return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname, device=_DEVICE.get())
 
 

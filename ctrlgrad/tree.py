@@ -260,12 +260,13 @@ class Partial(functools.partial):  # type: ignore[type-arg]
     """
 
 
-def _bound(partial: Partial) -> tuple[Any, Any]:
-    return (partial.args, partial.keywords), partial.func
-
-
 _register: Any = optree.register_pytree_node
-_register(Partial, _bound, lambda func, bound: Partial(func, *bound[0], **bound[1]), namespace=NAMESPACE)
+_register(
+    Partial,
+    lambda p: ((p.args, p.keywords), p.func),
+    lambda func, bound: Partial(func, *bound[0], **bound[1]),
+    namespace=NAMESPACE,
+)
 
 
 class Aside:

@@ -17,7 +17,7 @@ from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.manner import current_manner
 from ctrlgrad.gradients.strong_zeros import StrongZeros
 from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule, refusal
-from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value, is_call
+from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value, is_call, walk
 from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ir.walk import dependent_outputs
 from ctrlgrad.ops.control import COTANGENT
@@ -160,8 +160,9 @@ class Adjoint:
         """Reverse every node; what is left in `cotangents` belongs to the graph's inputs."""
         backward = self.scope.backward
         for node in reversed(self.graph.nodes):
-            # The results of a forward rule replace those of its call, so the call is visited even without a cotangent.
-            if not any(v in self.cotangents for v in node.results) and not is_call(node, "custom_jvp"):
+            # The results of a rule replace those of its call, so the call is visited even without a cotangent.
+            has_rules = is_call(node, "custom_jvp", "custom_vjp") or any(map(has_user_rules, node.regions))
+            if not has_rules and not any(v in self.cotangents for v in node.results):
                 continue
             backward.source = node.source and node.source.derivative_of(node.op.name)
             region_rule = self.recursion.rules.get(node.op.name)
@@ -238,6 +239,11 @@ class _Cotangents:
     def __getitem__(self, position: int) -> Term:
         term = self.given[position]
         return self.adjoint.zeros_like(self.node.results[position]) if term is None else term
+
+
+def has_user_rules(graph: Graph) -> bool:
+    """Return true if differentiation replaces results inside a graph by those of users' rules (`calls._returned`)."""
+    return any(is_call(node, "custom_jvp", "custom_vjp") for node in walk(graph))
 
 
 def _with_known_sizes(cotangent: Term, value: Value) -> Term:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from ctrlgrad.errors import DifferentiationError
-from ctrlgrad.gradients.adjoint import Adjoint, Pullback, one
+from ctrlgrad.gradients.adjoint import Adjoint, Pullback, has_user_rules, one
 from ctrlgrad.gradients.row_rules import PulledRows
 from ctrlgrad.ir import (
     Builder,
@@ -187,17 +187,14 @@ def reverse_call(adjoint: Adjoint, node: Node) -> None:
     elif call.kind == "custom_jvp" and not adjoint.recursion.linear:
         _custom_jvp(adjoint, node, call, seeded)
     elif not seeded:
-        return
+        if call.kind == "checkpoint" and wanted:
+            function = _differentiated(call.function, adjoint.recursion.reverse(call.function, wanted, ()))
+            adjoint.scope.replace(node, replace(call, regions=(function,)).node)
     elif call.attrs.policy:
         _checkpoint_with_policy(adjoint, node, call, seeded, wanted)
     else:
         rules = {"checkpoint": _checkpoint, "custom_jvp": _checkpoint, "rows": _rows, "custom_vmap": _custom_vmap}
         rules[call.kind](adjoint, node, call, seeded, wanted)
-
-
-def _has_user_rules(function: Graph) -> bool:
-    """Return true if differentiation replaces results inside a function by those of users' rules; see `_returned`."""
-    return any(is_call(node, "custom_jvp", "custom_vjp") for node in walk(function))
 
 
 def _differentiated(function: Graph, halves: Pullback) -> Graph:
@@ -209,7 +206,7 @@ def _checkpoint(adjoint: Adjoint, node: Node, call: Call, seeded: list[int], wan
     builder = adjoint.scope.backward
     seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
     halves = adjoint.recursion.reverse(call.function, wanted, seeded)
-    if call.kind == "checkpoint" and _has_user_rules(call.function):
+    if call.kind == "checkpoint" and has_user_rules(call.function):
         adjoint.scope.replace(node, replace(call, regions=(_differentiated(call.function, halves),)).node)
     results = builder.inline(halves.forward, [_again(adjoint, call, v) for v in call.operands])
     cotangents = builder.inline(halves.backward, [*results[len(results) - halves.residuals :], *seeds])
@@ -224,7 +221,7 @@ def _checkpoint_with_policy(adjoint: Adjoint, node: Node, call: Call, seeded: li
     again = Recomputation.of(halves, function, call.attrs.policy)
     further = tuple(v for v in again.saved if v not in function.outputs)
     results = (*call.results, *(Value(v.type, v.hint) for v in further))
-    has_rules = _has_user_rules(function)
+    has_rules = has_user_rules(function)
     if further or has_rules:
         region = _differentiated(function, halves) if has_rules else function
         region = replace(region, outputs=(*region.outputs, *further))
@@ -357,8 +354,17 @@ def _pull(adjoint: Adjoint, function: Graph, wanted: Sequence[int], seeded: Sequ
 def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:
     refuse_captures(call, adjoint.varied)
     scope, builder, rule, perturbed = adjoint.scope, adjoint.scope.backward, call.rule, _perturbed(adjoint, call)
+    if not perturbed:
+        return
     seeded = tuple(i for i, v in enumerate(call.results) if v in adjoint.cotangents)
-    forward, backward = rule.forward(perturbed), rule.backward(perturbed, seeded)
+    forward = rule.forward(perturbed)
+    if not seeded:
+        # The rule's results count, as in JAX, and nothing is kept for the backward rule.
+        refuse_captures(call, adjoint.varied, forward)
+        alone = replace(forward, outputs=forward.outputs[: len(call.results)])
+        scope.replace(node, replace(call, regions=(alone,), attrs=attributes.Call(kind="checkpoint")).node)
+        return
+    backward = rule.backward(perturbed, seeded)
     refuse_captures(call, adjoint.varied, forward, backward.graph)
     residuals = tuple(Value(v.type, v.hint) for v in forward.outputs[len(call.results) :])
     kept = replace(

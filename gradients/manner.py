@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
+from ctrlgrad.blocks import holding
 from ctrlgrad.records import record
 
 
@@ -26,11 +26,6 @@ def current_manner() -> Manner:
     return _MANNER.get()
 
 
-@contextmanager
-def differentiating(manner: Manner) -> Iterator[None]:
+def differentiating(manner: Manner) -> AbstractContextManager[None]:
     """A block of code that takes derivatives in this manner."""
-    token = _MANNER.set(manner)
-    try:
-        yield
-    finally:
-        _MANNER.reset(token)
+    return holding(_MANNER, manner)

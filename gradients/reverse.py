@@ -10,7 +10,7 @@ import numpy as np
 
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.adjoint import Adjoint, Pullback, Recursion
+from ctrlgrad.gradients.adjoint import Adjoint, Pullback, Recursion, has_user_rules
 from ctrlgrad.gradients.calls import Batch, expanded, reverse_call
 from ctrlgrad.gradients.manner import current_manner
 from ctrlgrad.gradients.strong_zeros import StrongZeros
@@ -194,11 +194,14 @@ class BackwardCarry:
 def reverse_while(adjoint: Adjoint, node: Node) -> None:
     loop = Loop.of(node)
     active = adjoint.activity.active_loop(loop, adjoint.varied, adjoint.cotangents)
+    scope = _open_scope(adjoint, loop)
     if not active.carries:
         for v in loop.results:
             adjoint.take(v)
+        if has_user_rules(loop.body):
+            adjoint.inside(scope, active.varied).run()
+            adjoint.scope.replace(node, loop.rebuilt(body=scope.forward_nodes(loop.body.inputs)).node)
         return
-    scope = _open_scope(adjoint, loop)
     backward = scope.backward
     trips_left = Value(INDEX, "trips")
     scope.opening.source = backward.source

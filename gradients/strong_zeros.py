@@ -134,7 +134,7 @@ _SHOWN_BY_VALUE = _FINITE_WITH_ITS_SLOPE | {
     "erfinv",
 }
 # Of constants with more elements, and of complex ones, only this is known: whether all are finite.
-_MOST_LOOKED_AT = 4096
+_MOST_KNOWN = 4096
 
 # Values with a cotangent; true if the cotangent may be a zero from a selection.
 _State = dict[Value, bool]
@@ -330,15 +330,15 @@ class StrongZeros:
 
     def _values_of(self, node: Node) -> None:
         results = [v for v in node.results if v.type.is_differentiable]
-        known = self._number(node)
+        known, constant, barrier = self._number(node), attributes.Constant.find(node), attributes.Barrier.find(node)
         if known is not None:
             self.known[node.result] = known
-        constant = attributes.Constant.find(node)
         if constant is not None:
-            is_wild = not constant.varies and not np.all(np.isfinite(constant.value))
+            is_wild = not constant.is_finite
             is_zero = self._may_be_zero(node.result)
         else:
             singular = Trait.SINGULAR in node.op.traits and not self._is_tame(node)
+            singular |= barrier is not None and barrier.name == attributes.NOT_FINITE
             self.some_are_wild |= singular
             is_wild, is_zero = singular or not self.wild.isdisjoint(node.operands), self._is_zero(node)
         if is_wild and not self.shown.issuperset(results):
@@ -352,7 +352,7 @@ class StrongZeros:
         traits, constant = node.op.traits, attributes.Constant.find(node)
         given = [self.known.get(v) for v in node.operands]
         if constant is not None:
-            is_known = not constant.varies and 0 < constant.value.size <= _MOST_LOOKED_AT
+            is_known = not constant.varies and 0 < constant.value.size <= _MOST_KNOWN
             return constant.value if is_known and dtype_kind(constant.value.dtype) != "c" else None
         if Trait.VIEW in traits and given[0] is not None and given[0].size == 1:
             return given[0].reshape(())
@@ -414,7 +414,9 @@ class StrongZeros:
                 case Branch() as branch:
                     self._asked[key] = self._of_branch(branch, varied, given)
                 case Call() as call:
-                    self._asked[key] = self._of_call(call, varied, given)
+                    # The derivative of a function is asked for by itself, and looked at then; see `Recursion.reverse`.
+                    self.hot.update(call.operands)
+                    self._asked[key] = [(v, True) for v in call.operands if v in varied]
         return self._asked[key]  # type: ignore[no-any-return]
 
     def _selects(self, node: Node, position: int) -> bool:
@@ -479,11 +481,6 @@ class StrongZeros:
             if any(v in state for v, state in zip(inputs, states, strict=True)):
                 found.append((operand, any(state.get(v, True) for v, state in zip(inputs, states, strict=True))))
         return found
-
-    def _of_call(self, call: Call, varied: set[Value], given: _State) -> list[tuple[Value, bool]]:
-        # The derivative of a function is asked for by itself, and looked at then; see `Recursion.reverse`.
-        self.hot.update(call.operands)
-        return [(v, True) for v in call.operands if v in varied]
 
 
 def _completes(node: Node, operand: Value, parts: dict[tuple[Value, int], list[tuple[int, int]]]) -> bool:

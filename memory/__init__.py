@@ -7,8 +7,8 @@ Read `manager` first: what a loop holds, and what happens from a block's push to
 loops, chunks and blocks; `residency` copies blocks out, drops them, and fetches them ahead of their reader; `arena` has
 the counted bytes of the tiers and the order of accesses; `planner` chooses who is copied and who is computed again;
 `checkpointing` keeps entry states and runs a dropped chunk again, as `schedule` says. `devices` are the tiers and their
-streams, `pool` keeps memory for reuse; `profile` records all of it, judges it and draws it; `session` says under which
-budget, and `sizes` reads sizes of memory as people write them.
+streams, `pool` keeps memory for reuse; `turns` has calls of several threads wait for each other; `profile` records all
+of it, judges and draws it; `session` says under which budget, and `sizes` reads sizes of memory as people write them.
 """
 
 if __name__ != "ctrlgrad.memory":

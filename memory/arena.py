@@ -12,7 +12,6 @@ which access is ordered before which.
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
@@ -312,7 +311,7 @@ class Arena:
 
 
 class Reservation:
-    """Counted bytes of the device that lie in another allocator's memory."""
+    """Counted bytes of the device that lie in another allocator's memory: until `release`, or as long as it lives."""
 
     def __init__(self, nbytes: int, kind: str, forget: Callable[[Reservation], None]) -> None:
         self.nbytes, self.kind = nbytes, kind
@@ -325,6 +324,8 @@ class Reservation:
             self._is_released = True
             self._forget(self)
 
+    __del__ = release
+
 
 class Allocation:
     """Counted bytes of the device that never leave it: temporaries, states, results."""
@@ -332,13 +333,13 @@ class Allocation:
     def __init__(
         self, slot: Slot, array: Any, label: str, release: Callable[[Slot], None], forget: Callable[[Slot], None]
     ) -> None:
-        self.label = label
-        self.nbytes = slot.nbytes
-        self._array = array
-        self._release = release
-        self._finalizer = weakref.finalize(self, forget, slot)
-        self._finalizer.atexit = False
+        self.label, self.nbytes = label, slot.nbytes
+        self._array, self._release, self._forget = array, release, forget
         self._slot: Slot | None = slot
+
+    def __del__(self) -> None:
+        if self._slot is not None:
+            self._forget(self._slot)
 
     @property
     def array(self) -> Any:
@@ -351,5 +352,4 @@ class Allocation:
         """All work that uses the array has been issued. Calling it again does nothing."""
         slot, self._slot, self._array = self._slot, None, None
         if slot is not None:
-            self._finalizer.detach()
             self._release(slot)

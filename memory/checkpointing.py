@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from typing import Any, Protocol
+from typing import Any
 
 from ctrlgrad.errors import BlockLostError, ExecutionError
 from ctrlgrad.memory.arena import BLOCKS, RUNNING, STATES, Slot, Throttle
@@ -16,15 +16,6 @@ from ctrlgrad.memory.profile.recorder import Recorder
 from ctrlgrad.memory.profile.records import Fill, KeepState, LetStateGo, Place, Recompute
 from ctrlgrad.memory.residency import Residency
 from ctrlgrad.memory.schedule import Kept, Recovery, most_state_bytes, plan_recovery
-
-
-class Refilled(Protocol):
-    """A chunk that runs again: the blocks that it has asked for, with their bytes."""
-
-    filled: list[tuple[BlockRecord, Slot]]
-
-    def check_complete(self) -> None:
-        """Raise `ExecutionError` unless all blocks of the first run have been asked for."""
 
 
 class Checkpoints:
@@ -41,7 +32,7 @@ class Checkpoints:
         throttle: Throttle,
         recorder: Recorder,
         lock: threading.RLock,
-        again: Callable[[ChunkRecord, bool], Refilled],
+        again: Callable[[ChunkRecord, bool], Any],
     ) -> None:
         self._residency, self._planner, self._throttle = residency, planner, throttle
         self._recorder, self._statistics, self._lock, self._again = recorder, recorder.statistics, lock, again
@@ -57,11 +48,12 @@ class Checkpoints:
         index = len(loop.chunks)
         if loop.recompute is None or index in loop.states.kept or not loop.states.wants(index):
             return False
-        return not loop.is_mixed or index == 0 or self._planner.wants_state(loop.label)
+        return not loop.is_mixed or index == 0 or self._planner.wants_state(loop)
 
     def expect(self, loop: LoopRecord, nbytes: int | None) -> None:
         """Free bytes for the next chunk's state: drop other states for it, and see that its bytes fit."""
-        for gone in loop.states.displaced_by(len(loop.chunks)):
+        gone = loop.states.displaced_by(len(loop.chunks))
+        if gone is not None:
             self.discard(loop, gone)
         self._residency.reserve(0, loop.states.largest if nbytes is None else nbytes, f"the state of {loop.label}")
 
@@ -172,12 +164,17 @@ class Checkpoints:
                 spare = loop.states.largest * (2 if recovery.length > 1 else 1)
                 self._residency.reserve(0, spare, f"running {loop.label} again", chunk)
                 self._account.add(spare, RUNNING)
+                begun, filled = self._device.compute.record() if loop.is_mixed else None, 0
             try:
                 self._run(loop, base, recovery, state)
+                if begun is not None:
+                    filled = sum([c.nbytes for c in loop.chunks[base + recovery.first_kept : base + recovery.length]])
             finally:
                 loop.recovers_from = None
                 with self._lock:
                     used = self._order.mark(self._device.compute)
+                    if begun is not None and filled:
+                        self._planner.recovered(loop.label, filled, begun, used.event)
                     self._arena.vacate(used)
                     loop.states.last_run = used
                     self._account.subtract(spare, RUNNING)
@@ -242,9 +239,7 @@ class Checkpoints:
                 self._throttle.issued(self._order.mark(self._device.compute))
         return after
 
-    def _chunks(
-        self, loop: LoopRecord, indexes: range, entry: int | None, keep: bool
-    ) -> Generator[Refilled, None, None]:
+    def _chunks(self, loop: LoopRecord, indexes: range, entry: int | None, keep: bool) -> Generator[Any, None, None]:
         """Chunks that are filled one after the other; their blocks stay if `keep`, of those that were dropped."""
         for index in indexes:
             record = loop.chunks[index]
@@ -262,23 +257,20 @@ class Checkpoints:
                 complete = True
             finally:
                 with self._lock:
-                    self._take_in(record, chunk, is_kept and complete)
+                    self._take_in(record, chunk.filled, is_kept and complete)
 
-    def _take_in(self, record: ChunkRecord, chunk: Refilled, keep: bool) -> None:
+    def _take_in(self, record: ChunkRecord, filled: Sequence[tuple[BlockRecord, Slot]], keep: bool) -> None:
         """The blocks that were filled become the chunk's again; unwanted bytes are freed."""
-        wanted = {block.number for block, _ in chunk.filled if keep and block.holders and not block.is_anywhere}
-        for block, slot in chunk.filled:
-            if block.number in wanted:
+        for block, slot in filled:
+            if keep and block.holders and not block.is_anywhere:
                 self._recorder.log(Place, block.number, slot.number)
                 self._residency.index.put(block, slot)
             self._recorder.log(Fill, block.number, slot.number)
         written = self._order.mark(self._device.compute)
         if keep:
             record.is_dropped = False
-        for block, slot in chunk.filled:
-            if block.number in wanted:
-                slot.written = slot.last_use = written
-            else:
-                slot.last_use = written
+        for block, slot in filled:
+            slot.written = slot.last_use = written
+            if block.slots[0] is not slot:
                 self._arena.retire(slot)
         self._throttle.issued(written)

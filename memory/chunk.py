@@ -38,8 +38,10 @@ class BlockRecord:
     # A bit for each tier that it lies in, and the next one if it is wanted and not on the device: kept by
     # `ResidencyIndex`.
     places: int
-    # Rows that are worth keeping.
+    # Rows that are worth keeping, their bytes, and the bytes as the block was asked for.
     rows: int
+    nbytes: int
+    full_nbytes: int
     # Number of its stack in the chunk: a chunk that runs again asks for a stack's blocks in their order.
     stack: int = 0
     holders: int = 1
@@ -47,11 +49,6 @@ class BlockRecord:
     # It is still being written.
     is_open: bool = True
     failures: list[BaseException] = field(default_factory=list)
-    # Bytes of the rows that are worth keeping.
-    nbytes: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
 
     def keep(self, rows: int) -> None:
         """Only so many rows are worth keeping."""
@@ -61,11 +58,6 @@ class BlockRecord:
     @property
     def kept_shape(self) -> tuple[int, ...]:
         return (self.rows, *self.shape[1:]) if self.shape else ()
-
-    @property
-    def full_nbytes(self) -> int:
-        """Bytes as the block was asked for."""
-        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def is_anywhere(self) -> bool:
@@ -94,10 +86,6 @@ class ChunkRecord:
     places: int = 0
     uncopied: int = 0
 
-    @property
-    def is_alive(self) -> bool:
-        return self.held > 0
-
 
 @record(eq=False, frozen=False)
 class LoopRecord:
@@ -122,17 +110,15 @@ class LoopRecord:
     lock: threading.RLock = field(default_factory=threading.RLock)
     # While a chunk of it is run again: the chunk whose entry state that began from.
     recovers_from: int | None = None
+    # Policies of groups of its chunks that the planner has decided, and how many copies it owes the best share.
+    decided: dict[int, Policy] = field(default_factory=dict)
+    debt: float = 0.0
     # Its last chunk has run.
     is_finished: bool = False
     # Bytes of its largest chunk.
     most_bytes: int = 0
     # A chunk of it was dropped: bytes are short.
     has_dropped: bool = False
-
-    @property
-    def may_leave(self) -> bool:
-        """True if its blocks may leave the device."""
-        return self.may_copy or self.recompute is not None
 
 
 class Recompute(Protocol):

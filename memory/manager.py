@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
@@ -39,11 +39,13 @@ from ctrlgrad.memory.arena import (
 from ctrlgrad.memory.checkpointing import Checkpoints
 from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord, LoopRecord, Recompute, shape_of
 from ctrlgrad.memory.devices.device import Device, raised
+from ctrlgrad.memory.devices.streams import Worker
 from ctrlgrad.memory.planner import Planner, loop_record
 from ctrlgrad.memory.profile.recorder import Recorder
-from ctrlgrad.memory.profile.records import Close, Fill, Open, Phase, Place, Recording, Use
+from ctrlgrad.memory.profile.records import Close, Fill, Open, Place, Recording, Use
 from ctrlgrad.memory.residency import Residency
 from ctrlgrad.memory.sizes import Budget
+from ctrlgrad.memory.turns import Turns
 
 Snapshot = Callable[[], tuple[Any, int]]
 T = TypeVar("T")
@@ -55,19 +57,6 @@ _BLOCKS = itertools.count(1)
 MAKE_ROOM: ContextVar[Callable[[], bool] | None] = ContextVar("makes room", default=None)
 # Callbacks that give back counted memory which the running calls do not need any more.
 GIVE_BACK: ContextVar[tuple[Callable[[], None], ...]] = ContextVar("gives idle memory back", default=())
-
-
-class GivingBack:
-    """Around a call that can give memory back while it waits for more."""
-
-    def __init__(self, give_back: Callable[[], None]) -> None:
-        self._give_back = give_back
-
-    def __enter__(self) -> None:
-        self._token = GIVE_BACK.set((*GIVE_BACK.get(), self._give_back))
-
-    def __exit__(self, *_: object) -> None:
-        GIVE_BACK.reset(self._token)
 
 
 class Manager:
@@ -104,17 +93,20 @@ class Manager:
         self.stats = self.recorder.statistics
         self.arena = Arena(device, self.accounts, self.recorder)
         self.order = self.arena.order
-        self.residency = Residency(self.arena, self.recorder, lambda: self.checkpoints.spare())
-        self.index = self.residency.index
         self.planner = Planner(device.copies_take_cores)
+        self.residency = Residency(self.arena, self.recorder, self.planner, lambda: self.checkpoints.spare())
+        self.index = self.residency.index
         self.throttle = Throttle(device, self.order)
+        self.turns = Turns()
         self.checkpoints = Checkpoints(
             self.residency, self.planner, self.throttle, self.recorder, self.lock, partial(ReplayedChunk, self)
         )
         self.chunks, self._loops = itertools.count(1), itertools.count(1)
         # Blocks that finalizers found without a holder: appended from anywhere, worked off by `enter` under the lock.
         self.forgotten: deque[BlockRecord | Slot | Reservation | None] = deque()
-        self.is_closed = False
+        # Those that `close` waits for: a set, since one step adds or removes one, also in a finalizer.
+        self.stays: set[int] = set()
+        self.is_ending = self.is_closed = False
 
     # Allocations.
 
@@ -207,20 +199,14 @@ class Manager:
                 self.recorder.fall_back(f"{label}: there was no room for {what}; begun anew, with copies of short ones")
             return took_more
 
-    def keeps_to_least(self, label: str) -> bool:
-        """Return true if loops with this label that begin now take the least memory."""
-        with self.lock:
-            return self.planner.keeps_to_least(label)
-
     def abandon(self, loop: LoopRecord) -> None:
         """Drop the blocks and states of a loop whose run has failed. Calling it again does nothing."""
         with self.lock:
             self.throttle.settle()
             for chunk in loop.chunks:
-                self.free_blocks(chunk)
-                self.ended(chunk)
+                self.give_up(chunk)
             self.checkpoints.discard_all(loop)
-            self._let_go(loop)
+            loop.recompute = None
 
     def synchronize(self) -> None:
         """Wait for the copies that computation was put behind, and raise the first error among them."""
@@ -247,6 +233,15 @@ class Manager:
                 self.release(lost)
                 if not lost.chunk.is_sealed:  # it held its blocks' handles: it is gone too
                     self.leave_out(lost.chunk)
+
+    def block_record(
+        self, label: str, shape: tuple[int, ...], dtype: np.dtype, chunk: ChunkRecord, stack: int
+    ) -> BlockRecord:
+        """Record of a block that is nowhere yet."""
+        slots: list[Slot | None] = [None] * len(self.accounts)
+        rows, nbytes = shape[0] if shape else 1, math.prod(shape) * dtype.itemsize
+        places = self.index.away_bit
+        return BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, places, rows, nbytes, nbytes, stack)
 
     def written(self, chunk: ChunkRecord, blocks: Sequence[BlockRecord]) -> Mark:
         """Close blocks of a chunk; a mark after the computation that fills them."""
@@ -276,13 +271,14 @@ class Manager:
                 self.checkpoints.discard_unneeded(chunk.loop, chunk.index)
             self.end(chunk.loop)
 
-    def free_blocks(self, chunk: ChunkRecord) -> None:
-        """Free the blocks of a chunk that is given up."""
+    def give_up(self, chunk: ChunkRecord) -> None:
+        """Free the blocks of a chunk; nothing reads it again."""
         for block in chunk.blocks:
             if block.holders:
                 block.holders = 0
                 chunk.held -= 1
                 self.residency.free(block)
+        self.ended(chunk)
 
     def ended(self, chunk: ChunkRecord) -> None:
         """Nothing reads a chunk again."""
@@ -291,7 +287,7 @@ class Manager:
 
     def leave_out(self, chunk: ChunkRecord) -> None:
         """A chunk is given up while it runs."""
-        self.ended(chunk)
+        self.give_up(chunk)
         chunks = chunk.loop.chunks
         if chunks and chunks[-1] is chunk:
             chunks.pop()
@@ -299,31 +295,18 @@ class Manager:
             chunks[:] = [other for other in chunks if other is not chunk]
 
     def end(self, loop: LoopRecord) -> None:
-        if loop.is_finished and not loop.alive:
-            self._let_go(loop)
-
-    def _let_go(self, loop: LoopRecord) -> None:
         """Drop what running again needs at once: the records know each other, so it would wait for the collector."""
-        loop.recompute = None
-        self.planner.forget(loop)
+        if loop.is_finished and not loop.alive:
+            loop.recompute = None
 
-    # Profiles and the end.
-
-    def record(self, recording: Recording | None) -> None:
-        """Write to a recording from now on, or to none."""
-        with self.lock:
-            self.recorder.record(recording)
-
-    def running(
-        self, label: str, phase: Phase = "forward", loop: str = "", chunk: int = -1
-    ) -> AbstractContextManager[None]:
-        """Computation of a chunk is being issued; for the profile."""
-        return self.recorder.running(label, phase, loop, chunk)
+    # The end.
 
     def close(self) -> None:
-        """Give everything back and close the device. Calling it again does nothing."""
+        """Give everything back and close the device, at once or with the last `Stay`. Calling it again does nothing."""
+        # First this, then the look: a `Stay` that ends meanwhile looks the other way round.
+        self.is_ending = True
         with self.lock:
-            if self.is_closed:
+            if self.is_closed or self.stays:
                 return
             try:
                 self._drop_all()
@@ -345,15 +328,29 @@ class Manager:
             self.arena.sweep(level)
 
 
+class Stay:
+    """As long as it lives, its manager stays open: stacks that leave their call hold one, and their blocks stay."""
+
+    def __init__(self, manager: Manager) -> None:
+        self.manager = manager
+        manager.stays.add(id(self))
+
+    def __del__(self) -> None:
+        self.manager.stays.discard(id(self))
+        # At the end of the process its device has been closed.
+        if self.manager.is_ending and not self.manager.stays and not sys.is_finalizing():
+            if isinstance(threading.current_thread(), Worker):
+                # The collector runs in a thread whose copies `close` waits for.
+                threading.Thread(target=self.manager.close, name="ctrlgrad close").start()
+            else:
+                self.manager.close()
+
+
 class LoopMemory:
     """Memory of one run of a loop: gives it its chunks, and keeps the states that chunks may be run again from."""
 
     def __init__(self, manager: Manager, record: LoopRecord) -> None:
         self._manager, self._record = manager, record
-
-    @property
-    def label(self) -> str:
-        return self._record.label
 
     def begin(self, snapshot: Snapshot | None = None, state_bytes: Callable[[], int] | None = None) -> Chunk:
         """A chunk that is about to run.
@@ -397,11 +394,12 @@ class LoopMemory:
         distance = loop.states.distance
         return distance - 1 - (len(loop.chunks) - 1) % distance
 
-    def longer(self, nbytes: int, most: int, state_bytes: Callable[[], int]) -> int:
-        """Bytes that a chunk may push from now on: `nbytes`, or up to `most` if two such chunks fit now, beside two
-        states; 0 while nothing may ever have to leave.
+    def longer(self, nbytes: int, most: int, state_bytes: Callable[[], int], stacks: int) -> int:
+        """Bytes that a chunk may push from now on: `nbytes`, or up to `most` where there is room beside two states; 0
+        while nothing may ever have to leave.
 
-        For a caller that can begin anew: what else will need room is unknown.
+        For a caller that can begin anew: what else will need room is unknown. Of two stacks the first is read from the
+        chunk before while the other still holds rows: two chunks have to fit. Of one, a chunk and some more states.
         """
         manager, loop = self._manager, self._record
         account = manager.accounts[0]
@@ -411,7 +409,8 @@ class LoopMemory:
             if account.used + nbytes <= account.limit // 2:
                 return 0
             states = 0 if loop.recompute is None else 2 * state_bytes()
-            longer = min(most, (account.limit - manager.checkpoints.fixed_bytes() - states) // 2)
+            room = account.limit - manager.checkpoints.fixed_bytes() - states
+            longer = min(most, room // 2 if stacks > 1 else room * 3 // 4)
             return longer if longer > nbytes and manager.planner.takes_more(loop.label) else nbytes
 
     def finish(self) -> None:
@@ -463,11 +462,9 @@ class Chunk:
         with manager.lock:
             if manager.forgotten:
                 manager.enter()
-            rows = shape[0] if shape else 1
-            slots: list[Slot | None] = [None] * len(manager.accounts)
-            places = manager.index.away_bit
-            block = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, places, rows, stack)
-            kind = BLOCKS if chunk.loop.may_leave else STAYING
+            block = manager.block_record(label, shape, dtype, chunk, stack)
+            may_leave = chunk.loop.may_copy or chunk.loop.recompute is not None
+            kind = BLOCKS if may_leave else STAYING
             slot = manager.residency.take(0, block.nbytes, kind, label, chunk)
             chunk.blocks.append(block)
             chunk.held += 1
@@ -500,19 +497,8 @@ class Chunk:
         """Blocks of a chunk that ran in the bytes of this one, as they were; they are nowhere."""
         manager = self._manager
         for like in self._record.blocks:
-            slots: list[Slot | None] = [None] * len(manager.accounts)
-            block = BlockRecord(
-                next(_BLOCKS),
-                like.label,
-                like.shape,
-                like.dtype,
-                chunk,
-                slots,
-                manager.index.away_bit,
-                like.shape[0],
-                like.stack,
-                is_open=False,
-            )
+            block = manager.block_record(like.label, like.shape, like.dtype, chunk, like.stack)
+            block.is_open = False
             chunk.blocks.append(block)
             chunk.nbytes += block.nbytes
         chunk.held, chunk.is_sealed, chunk.is_dropped = len(chunk.blocks), True, True
@@ -538,7 +524,7 @@ class Chunk:
             manager.recorder.sealed(chunk)
             manager.throttle.issued(written)
             manager.checkpoints.thin(chunk.loop)
-            manager.residency.leave_early(chunk, manager.planner)
+            manager.residency.leave_early(chunk)
             if not chunk.held:  # nothing was pushed
                 manager.ended(chunk)
 
@@ -547,7 +533,6 @@ class Chunk:
         same iterations."""
         self._let_handles_go()
         with self._manager.lock:
-            self._manager.free_blocks(self._record)
             self._manager.leave_out(self._record)
 
     def _let_handles_go(self) -> None:
@@ -627,12 +612,12 @@ class Block:
     """
 
     def __init__(self, manager: Manager, record: BlockRecord, array: Any, is_owner: bool = True) -> None:
-        self._manager, self._record, self._array, self._is_owner = manager, record, array, is_owner
+        self.manager, self._record, self._array, self._is_owner = manager, record, array, is_owner
         self.is_writable = array is not None
 
     def __del__(self) -> None:
         if self._is_owner and self._record.holders:
-            self._manager.forgotten.append(self._record)
+            self.manager.forgotten.append(self._record)
 
     @property
     def label(self) -> str:
@@ -664,7 +649,7 @@ class Block:
         block = self._record
         if not block.shape or not 0 <= rows <= block.shape[0]:
             raise ExecutionError(f"block {self.label!r}: it has no {rows} rows, its shape is {block.shape}")
-        with self._manager.lock:
+        with self.manager.lock:
             if block.is_open:
                 block.keep(rows)
             elif rows != block.rows:
@@ -674,11 +659,11 @@ class Block:
         """All computation that fills the rows has been issued: the block may leave before its chunk is over."""
         if self.is_writable:
             self.sealed()
-            with self._manager.lock:
-                if self._manager.forgotten:
-                    self._manager.enter()
+            with self.manager.lock:
+                if self.manager.forgotten:
+                    self.manager.enter()
                 if self._record.is_open:
-                    self._manager.written(self._record.chunk, [self._record])
+                    self.manager.written(self._record.chunk, [self._record])
 
     def sealed(self) -> None:
         """The array is no longer to be written to; the chunk calls it."""
@@ -694,11 +679,11 @@ class Block:
         """
         if self.is_writable:
             return self._array
-        self._array = self._manager.with_room(self._opened, self._record.nbytes)
+        self._array = self.manager.with_room(self._opened, self._record.nbytes)
         return self._array
 
     def _opened(self) -> Any:
-        manager, block = self._manager, self._record
+        manager, block = self.manager, self._record
         while True:
             with manager.lock:
                 if manager.forgotten:
@@ -717,11 +702,12 @@ class Block:
 
     def _resident(self) -> Slot | None:
         """The device's bytes, in the order of computation; None where the chunk must be run again first."""
-        manager, block = self._manager, self._record
+        manager, block = self.manager, self._record
         manager.recorder.phase = "backward"
         manager.throttle.confirm()
         if not block.holders:
             raise ExecutionError(f"block {block.label!r}: opened after it was freed")
+        manager.residency.forget_unmarked(block)
         slot = block.slots[0]
         if slot is None and not block.is_anywhere:
             return None
@@ -743,7 +729,7 @@ class Block:
 
     def _follow(self, slot: Slot) -> None:
         """Computation goes on after the copy that fills a slot. Raises its error where the host can know it."""
-        manager, written = self._manager, slot.written
+        manager, written = self.manager, slot.written
         assert written is not None
         if written.stream != manager.device.compute.name and not manager.order.is_done(written):
             with manager.recorder.stalling(f"{self.label} is on its way to the device"):
@@ -763,12 +749,12 @@ class Block:
         """After a failure: which copies are bad."""
         for level, slot in enumerate(self._record.slots[:2]):
             if slot is not None and slot.written is not None:
-                self._manager.order.wait(slot.written)
-                self._manager.residency.check(self._record, level)
+                self.manager.order.wait(slot.written)
+                self.manager.residency.check(self._record, level)
 
     def close(self) -> None:
         """The reader has issued all work that reads the rows."""
-        manager, block = self._manager, self._record
+        manager, block = self.manager, self._record
         if self.is_writable:
             return
         with manager.lock:
@@ -786,7 +772,7 @@ class Block:
 
     def share(self) -> Block:
         """One holder more; each holder calls `free` once. Gives the same handle."""
-        with self._manager.lock:
+        with self.manager.lock:
             if not self._record.holders:
                 raise ExecutionError(f"block {self.label!r}: shared after it was freed")
             self._record.holders += 1
@@ -794,7 +780,7 @@ class Block:
 
     def free(self) -> None:
         """One holder less. With the last one the bytes go, in every tier."""
-        manager, block = self._manager, self._record
+        manager, block = self.manager, self._record
         with manager.lock:
             if block.holders > 1:
                 block.holders -= 1

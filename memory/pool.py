@@ -11,7 +11,7 @@ import weakref
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -96,8 +96,8 @@ class Pool(Generic[Buffer]):
     """Buffers by size, allocated by `make(size)` where none is free. Safe to use from several threads.
 
     Free buffers go, the longest unused first, before used and free ones are more than `limit` bytes; without one, than
-    were once in use at the same time. Of free buffers the newest is handed out, which is the likeliest in the
-    processor's cache; or the `oldest_first`, if its next owner waits for the end of its last use.
+    were in use at the same time since the last `restrict`. Of free buffers the newest is handed out, which is the
+    likeliest in the processor's cache; or the `oldest_first`, if its next owner waits for the end of its last use.
 
     >>> fresh = []
     >>> pool = Pool(lambda size: fresh.append(size) or bytearray(size))
@@ -126,9 +126,8 @@ class Pool(Generic[Buffer]):
     def take(self, size: int) -> Buffer:
         """A buffer of exactly `size` bytes; free ones of other sizes go first where the pool would grow."""
         with self._lock:
-            if numbers := self._numbers.get(size):
-                buffer = self._forget(size, numbers.popleft() if self._oldest_first else numbers.pop())
-            else:
+            buffer = self._free_one(size)
+            if buffer is None:
                 self._shrink(max(self.peak, self.used + size) if self._limit is None else self._limit, size)
                 buffer = self._make(size)
             self.used += size
@@ -146,28 +145,37 @@ class Pool(Generic[Buffer]):
 
     def clear(self) -> None:
         """Let go of the free buffers."""
+        self.restrict(0)
+
+    def restrict(self, more: int) -> None:
+        """In a pool without a limit: keep free buffers of at most so many bytes, until more are in use again."""
         with self._lock:
-            self._shrink(0)
+            self.peak = min(self.peak, self.used + more)
+            self._shrink(self.peak)
+
+    # What an interrupted call leaves, and a fork beside one: a number without a buffer, or a buffer without a number.
+
+    def _free_one(self, size: int) -> Buffer | None:
+        while numbers := self._numbers.get(size):
+            number = numbers.popleft() if self._oldest_first else numbers.pop()
+            if not numbers:
+                del self._numbers[size]
+            if number in self._free:
+                self._idle -= size
+                return self._free.pop(number)[1]
+        return None
 
     def _shrink(self, most: int, more: int = 0) -> None:
         """Let free buffers go while all and `more` bytes are more than `most`."""
         while self._free and self.used + self._idle + more > most:
             number, (size, _) = next(iter(self._free.items()))
-            self._numbers[size].popleft()
-            self._forget(size, number)
-
-    def _forget(self, size: int, number: int) -> Buffer:
-        if not self._numbers[size]:
-            del self._numbers[size]
-        self._idle -= size
-        return self._free.pop(number)[1]
-
-
-class Cache(Protocol):
-    """Owner of memory that is kept for reuse."""
-
-    def release(self) -> None:
-        """Give back the memory that is not in use."""
+            del self._free[number]
+            self._idle -= size
+            numbers = self._numbers.get(size)
+            if numbers and numbers[0] == number:
+                numbers.popleft()
+                if not numbers:
+                    del self._numbers[size]
 
 
 class ArrayPool(Pool[np.ndarray]):
@@ -179,7 +187,7 @@ class ArrayPool(Pool[np.ndarray]):
     def __init__(self, limit: int = LIMIT_BYTES) -> None:
         super().__init__(lambda size: np.empty(size, np.uint8), limit=limit)
         self._lent: list[np.ndarray] = []
-        self._caches: weakref.WeakSet[Cache] = weakref.WeakSet()
+        self._caches: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """An array of uninitialised elements, as `aligned`; a view of a buffer where it is large."""
@@ -192,8 +200,8 @@ class ArrayPool(Pool[np.ndarray]):
             self._lent.append(buffer)
             return _within(buffer, shape, dtype)
 
-    def add(self, cache: Cache) -> None:
-        """Register another owner of kept memory, which lets go of it when the pool does."""
+    def add(self, cache: Any) -> None:
+        """Register another owner of kept memory: its `release` is called when the pool lets go of its own."""
         with self._lock:
             self._caches.add(cache)
 

@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ctrlgrad.errors import BlockLostError, MemoryBudgetError, TierRefusedError
 from ctrlgrad.memory.arena import BLOCKS, STATES, Arena, Mark, Slot, budget_error
-from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
+from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord, LoopRecord
 from ctrlgrad.memory.devices.device import raised
-from ctrlgrad.memory.planner import Planner, Transfer, uncopied_bytes
+from ctrlgrad.memory.planner import Planner, Timed, uncopied_bytes
 from ctrlgrad.memory.profile.recorder import Recorder
 from ctrlgrad.memory.profile.records import CopyOut, Drop, Evict, Fetch, Free, Lose, Place, Use
 from ctrlgrad.memory.schedule import OrderedNumbers
@@ -157,15 +157,13 @@ class ResidencyIndex:
 class Residency:
     """Takes bytes for blocks, evicts other blocks for them, copies and fetches. The manager's lock is held."""
 
-    def __init__(self, arena: Arena, recorder: Recorder, spare_state: Callable[[], bool]) -> None:
+    def __init__(self, arena: Arena, recorder: Recorder, planner: Planner, spare_state: Callable[[], bool]) -> None:
         self.arena, self.order, self.device, self.accounts = arena, arena.order, arena.device, arena.accounts
         self.index = ResidencyIndex(len(self.accounts))
-        self._recorder, self._statistics = recorder, recorder.statistics
+        self._recorder, self._statistics, self._planner = recorder, recorder.statistics, planner
         # The last resort: an entry state less, and more to compute. False where there is none to spare.
         self._spare_state = spare_state
         self._tier_names = [account.tier for account in self.accounts]
-        # Copies whose speed is not yet recorded.
-        self.transfers: list[Transfer] = []
 
     # Bytes, for which blocks leave.
 
@@ -353,10 +351,10 @@ class Residency:
         self.order.follow(stream, source.written)
         if target.level == 0 and self.arena.vacated is not None:
             self.order.follow(stream, self.arena.vacated)
+        begun = stream.record()
         self._recorder.log(Place, block.number, target.number)
         self.index.put(block, target)
         self._recorder.log(CopyOut if is_out else Fetch, block.number, source.number, target.number, stream.name)
-        begun = stream.record()
         failure: BaseException | None = None
         try:
             device.copy(source.piece, target.piece, block.nbytes, stream)
@@ -365,19 +363,34 @@ class Residency:
             failure = error
         mark = self.order.mark(stream)
         if failure is not None:
-            self.order.fail(mark, failure)
+            # A copy of the error: the caller's frames lie on what is raised.
+            self.order.fail(mark, raised(failure))
         source.users.append(mark)
         target.users.append(mark)
         target.written = mark
-        self.transfers.append(Transfer(source.level, target.level, block.nbytes, begun, mark))
+        planner = self._planner
+        planner.timed.append(Timed(planner.copied[source.level, target.level], block.nbytes, begun, mark.event))
         self._recorder.copied(block, names[source.level], names[target.level], stream.name, begun, mark.event)
         if failure is not None and not isinstance(failure, Exception):
+            # Once told, an interrupt is no failure of the block: its next reader copies anew.
+            self.check(block, target.level)
+            block.failures.pop()
             raise failure
         statistics = self._statistics
         if is_out:
             statistics.copies_out, statistics.bytes_out = statistics.copies_out + 1, statistics.bytes_out + block.nbytes
         else:
             statistics.copies_in, statistics.bytes_in = statistics.copies_in + 1, statistics.bytes_in + block.nbytes
+
+    def forget_unmarked(self, block: BlockRecord) -> None:
+        """Forget the device's bytes of a block if an interrupt came between their fetch and its mark."""
+        slot = block.slots[0]
+        if slot is not None and slot.written is None:
+            slot.written = self.order.mark(self.device.into)
+            slot.users.append(slot.written)
+            self.order.fail(slot.written, KeyboardInterrupt())
+            self.check(block, 0)
+            block.failures.pop()
 
     def _is_whole(self, block: BlockRecord, level: int) -> bool:
         """Return true if a level has all of a block's bytes, as far as the host can see. A failed copy is forgotten."""
@@ -436,23 +449,23 @@ class Residency:
 
     # Copies ahead, forward.
 
-    def leave_early(self, sealed: ChunkRecord, planner: Planner) -> None:
+    def leave_early(self, sealed: ChunkRecord) -> None:
         """A chunk was sealed: drop what a loop without a budget need not keep; under one, copy the oldest blocks that
         have no backup, down to `uncopied_bytes`."""
-        planner.observe(self.transfers)
+        self._planner.observe()
         loop, limit = sealed.loop, self.accounts[0].limit
         if loop.drops_eagerly:
             held = 1 if loop.states.limit is not None else loop.states.distance
             own = (chunk for chunk in self.index.in_level(0) if chunk.loop is loop)
-            here = [c for c in own if c.is_sealed and not c.is_dropped and c.is_alive]
+            here = [c for c in own if c.is_sealed and not c.is_dropped and c.held]
             for chunk in here[:-held]:
                 if self.recoverable(chunk):
                     self.drop(chunk)
         elif limit is not None and len(self.accounts) > 1:
             self._spill(sealed.nbytes)
-            self._back_up(sealed, limit, planner)
+            self._back_up(sealed, limit)
 
-    def _back_up(self, sealed: ChunkRecord, limit: int, planner: Planner) -> None:
+    def _back_up(self, sealed: ChunkRecord, limit: int) -> None:
         most, index = uncopied_bytes(limit, sealed.nbytes), self.index
         if sealed.policy == "copy" and sealed.held:
             index.put_uncopied(
@@ -465,10 +478,20 @@ class Residency:
             if index.uncopied_bytes <= most:
                 break
             if chunk.policy == "copy" and not chunk.is_leaving and (blocks := self._uncopied(chunk)):
-                planner.decide(chunk)
+                if chunk.loop.is_mixed:
+                    self._planner.decide(chunk, self.may_recover(chunk.loop))
                 if chunk.policy == "copy" and not self._copy_all(chunk, blocks):
                     break
             index.put_uncopied(chunk, 0)
+
+    def may_recover(self, loop: LoopRecord) -> bool:
+        """Return true if a recovery fits beside all that is no block now: a kept state, two that run, and a chunk.
+
+        Chunks that leave the call are read when it cannot begin anew: they are copied where this is not sure.
+        """
+        account = self.accounts[0]
+        others = account.used - account.kinds[BLOCKS] - account.kinds[STATES]
+        return account.fits(others + 3 * loop.states.largest + loop.most_bytes - account.used)
 
     def _uncopied(self, chunk: ChunkRecord) -> list[BlockRecord]:
         """Blocks of a chunk that lie on the device alone."""
@@ -565,12 +588,9 @@ class Residency:
             if landing is None:
                 return False
             self._copy(block, 2, landing)
-        counted = self.arena.counted(0, block.nbytes)
-        if not self.accounts[0].fits(counted):
-            return False
-        try:
-            slot = self.arena.take(0, counted, BLOCKS)
-        except TierRefusedError:
-            return False
-        self._copy(block, 1, slot)
-        return True
+        # Nothing leaves for it.
+        fits = self.accounts[0].fits(self.arena.counted(0, block.nbytes))
+        slot = self.take_if_free(0, block.nbytes, BLOCKS) if fits else None
+        if slot is not None:
+            self._copy(block, 1, slot)
+        return slot is not None

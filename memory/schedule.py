@@ -213,30 +213,21 @@ def plan_recovery(
     """
     most = length if most_kept is None else min(length, most_kept)
     fitting = most if free_bytes is None else max(1, min(most, free_bytes // max(block_bytes, 1)))
-    best: tuple[int, int] | None = None
-    for kept in range(fitting, 0, -1):
-        further = _places(length, kept, block_bytes, state_bytes, free_bytes, places)
-        cost = kept * fewest_runs(-(-length // kept), further + 1)
-        if best is None or cost < best[0]:
-            best = (cost, kept)
-        if kept == length:
-            break
-    assert best is not None
-    kept = best[1]
-    groups = -(-length // kept)
-    further = _places(length, kept, block_bytes, state_bytes, free_bytes, places)
+
+    def groups_and_states(kept: int) -> tuple[int, int]:
+        """Groups of so many chunks, and the states that have room beside one, the start's included."""
+        room = length if places is None else min(length, places)
+        if free_bytes is not None and state_bytes:
+            room = min(room, max(0, free_bytes - kept * block_bytes) // state_bytes)
+        return -(-length // kept), room + 1
+
+    # Of the cheapest the one that keeps most. All at once cost least.
+    candidates = [length] if fitting == length else range(fitting, 0, -1)
+    kept = min(candidates, key=lambda kept: kept * fewest_runs(*groups_and_states(kept)))
+    groups, count = groups_and_states(kept)
     # Groups are counted from the end: only the first one may be shorter.
-    states = tuple(length - kept * (groups - place) for place in placed_states(groups, further + 1))
+    states = tuple(length - kept * (groups - place) for place in placed_states(groups, count))
     return Recovery(length, kept, tuple(s for s in states if s > 0))
-
-
-def _places(
-    length: int, kept: int, block_bytes: int, state_bytes: int, free_bytes: int | None, places: int | None
-) -> int:
-    if free_bytes is None:
-        return length if places is None else min(length, places)
-    fitting = max(0, free_bytes - kept * block_bytes) // state_bytes if state_bytes else length
-    return min(length, fitting if places is None else min(fitting, places))
 
 
 @record(eq=False, frozen=False)
@@ -307,18 +298,13 @@ class States:
             return index == 0 or self.limit > 1
         return index % self.distance == 0
 
-    def displaced_by(self, index: int) -> list[int]:
-        """States to drop before the one at a chunk's start is kept."""
-        if self._online is None:
-            return []
-        gone = self._online.reach(index)
-        return [] if gone is None else [gone]
+    def displaced_by(self, index: int) -> int | None:
+        """State to drop before the one at a chunk's start is kept; None without one."""
+        return None if self._online is None else self._online.reach(index)
 
     def thin(self, most_bytes: float) -> list[int]:
         """States to drop where they take more than a number of bytes: every second one, the distance doubles."""
-        if self._online is not None:
-            return []
-        if len(self.kept) < 2 or self.nbytes <= most_bytes:
+        if self._online is not None or len(self.kept) < 2 or self.nbytes <= most_bytes:
             return []
         gone: list[int] = []
         while not gone:

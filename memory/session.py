@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from ctrlgrad.blocks import block
+from ctrlgrad.blocks import block, holding
 from ctrlgrad.errors import MemoryBudgetError, UserInputError
-from ctrlgrad.memory.devices.cpu import CpuDevice
+from ctrlgrad.memory.devices.cpu import RAM, CpuDevice
 from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.devices.spill import check_folder
 from ctrlgrad.memory.manager import Manager
@@ -33,8 +33,9 @@ Factory = Callable[[Budget], Device]
 
 def _cpu(limits: Budget) -> CpuDevice:
     if limits.device is not None:
-        # Memory that calls outside of the session left for reuse is not counted.
+        # Memory that calls outside of the session left for reuse is not counted; what other sessions left is used.
         POOL.clear()
+        RAM.restrict(limits.device)
     return CpuDevice(limits.disk)
 
 
@@ -109,7 +110,8 @@ class Session:
         with self._lock:
             before, self.recording = self.recording, recording
             for manager in self._managers.values():
-                manager.record(recording)
+                with manager.lock:
+                    manager.recorder.record(recording)
             return before
 
     @property
@@ -120,17 +122,11 @@ class Session:
 
     def close(self) -> None:
         """Close all managers and their devices. Calling it again does nothing."""
-        with self._lock:
+        # Without the lock, and all of them, whatever one raises.
+        with ExitStack() as closings, self._lock:
             self._is_closed = True
-            managers, self._managers = list(self._managers.values()), {}
-        failure: BaseException | None = None
-        for manager in managers:
-            try:
-                manager.close()
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+            while self._managers:
+                closings.callback(self._managers.popitem()[1].close)
 
 
 @record
@@ -259,7 +255,8 @@ def budget(
     `device` and `host` are sizes, ints in bytes or texts such as "64 MiB"; None is no limit. `host` is for devices with
     a memory of their own, such as a GPU; on the CPU it is refused when a loop runs. `disk` is the folder for
     spill files. `devices` gives devices by name instead of those of this machine. A budget inside another one rules
-    alone while it lasts. All memory and files are given back at the end.
+    alone while it lasts. All files are given back at the end, and memory, but for 512 MiB at most that the next budget
+    uses; those of a pullback that outlives it, when it is collected.
 
     Raises `UserInputError` for what is no size and for a folder that is not there or cannot be written.
 
@@ -271,22 +268,13 @@ def budget(
     if limits.disk is not None:
         check_folder(Path(limits.disk))
     session = Session(limits, _RECORDING.get(), devices)
-    token = _CURRENT.set(session)
-    try:
+    with closing(session), holding(_CURRENT, session):
         yield session
-    finally:
-        _CURRENT.reset(token)
-        session.close()
 
 
-@contextmanager
-def no_budget() -> Iterator[None]:
+def no_budget() -> AbstractContextManager[None]:
     """Suspend all budgets: code inside is not counted, swapped or recorded."""
-    token = _CURRENT.set(None)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
+    return holding(_CURRENT, None)
 
 
 @block("ctrlgrad.memory.profile")
@@ -303,8 +291,7 @@ def profile() -> Iterator[Profile]:
     """
     recording = Profile()
     around = _CURRENT.get()
-    token = _RECORDING.set(recording)
-    try:
+    with holding(_RECORDING, recording):
         if around is None:
             with budget():
                 yield recording
@@ -314,8 +301,6 @@ def profile() -> Iterator[Profile]:
                 yield recording
             finally:
                 around.record(before)
-    finally:
-        _RECORDING.reset(token)
 
 
 # `plan` has an argument of the function's name.

@@ -60,7 +60,9 @@ def test_predicate_that_is_no_scalar(way) -> None:
     def f(x):
         return cg.cond(x, lambda: x, lambda: -x)  # <- predicate of two
 
-    with mistake(TypeMismatchError, "predicate of two", "cond", "boolean scalar", "bool[]", "f64[2]"):
+    with mistake(
+        TypeMismatchError, "predicate of two", "cond", "bool[]", "f64[2]", "or choose by elements with numpy.where"
+    ):
         way(f, np.ones(2))
 
 

@@ -88,7 +88,6 @@ def test_thresholds_set_meanwhile_by_the_user_stay() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
 def test_a_forked_child_begins_anew() -> None:
     before = gc.get_threshold()
     with only_new_objects():

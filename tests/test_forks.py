@@ -19,11 +19,7 @@ from ctrlgrad.ir.caching import Recent
 
 PATIENCE = 60
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:os.fork.. was called:RuntimeWarning"),
-]
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
 
 
 def true_in_child(claim: Callable[[], bool]) -> bool:

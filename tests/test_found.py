@@ -7,7 +7,7 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.errors import ShapeError
+from ctrlgrad.errors import ShapeError, TypeMismatchError
 
 
 def test_a_pullback_does_not_see_later_changes_of_outputs_and_inputs() -> None:
@@ -110,3 +110,15 @@ def test_numbers_whose_bytes_are_in_another_order_are_numbers(engine: str) -> No
         scalar = np.array(2.0, ">f8")
         assert float(cg.grad(lambda x: cg.cond(x > 1.0, lambda: x * x, lambda: x))(scalar)) == 4.0
     assert cnp.asarray(swapped).dtype.isnative and cnp.zeros(2, ">i4").dtype == np.int32
+
+
+@pytest.mark.parametrize("key", [0, [0, 0], "mask"])
+def test_parts_of_integers_are_not_divided(key: Any) -> None:
+    """Found: errors of another operation, with advice to cast the divisor."""
+
+    def halved(x: Any) -> Any:
+        return x.at[x > 4 if key == "mask" else np.array(key)].divide(2)
+
+    with pytest.raises(TypeMismatchError, match=r"at\[...\].divide: quotients are floats"):
+        cg.function(halved)(np.array([4, 6]))
+    assert cg.function(halved)(np.array([4.0, 6.0])).dtype == np.float64

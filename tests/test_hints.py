@@ -68,6 +68,26 @@ def test_every_name_in_an_error_is_that_of_something() -> None:
     assert [(where, root + path) for where, root, path in named if not _exists(root, path)] == []
 
 
+# Folders whose errors are about what a user wrote.
+OF_USERS = "autograph batching cli frontend interop lax nn optim random scipy train transforms verify"
+
+
+def test_an_error_has_advice_or_what_was_expected_and_got() -> None:
+    kinds = {
+        name for name, kind in vars(cg.errors).items() if isinstance(kind, type) and issubclass(kind, CtrlgradError)
+    }
+    silent = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for folder in OF_USERS.split()
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds
+        for given in [{keyword.arg for keyword in node.keywords}]
+        if given.isdisjoint({"hint", None}) and not {"expected", "got"} <= given
+    ]
+    assert silent == []
+
+
 def _set(x: Any) -> Any:
     y = np.zeros(3)
     y[0] = x
@@ -240,3 +260,15 @@ def test_functions_of_python_that_compare_name_ours(fn: Callable[..., Any], advi
     with pytest.raises(TracingError) as caught:
         cg.function(fn)(X)
     assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"), [("GPU", "cuda"), ("CUDA", "cuda"), ("Native", "native"), ("cpu", "native")]
+)
+def test_a_choice_is_found_however_its_letters_are_written(given: str, advice: str) -> None:
+    with pytest.raises(UserInputError) as caught, cg.options(engine=given):
+        pass
+    assert caught.value.hint == repr(advice)
+    with pytest.raises(UserInputError) as caught:
+        cg.train.to_torch("GRU", [])
+    assert caught.value.hint == "'gru'"

@@ -55,7 +55,7 @@ def root(x):
 before = set(sys.modules)
 cg.function({function}, engine="native")(np.linspace(1.0, 2.0, 100))
 print(sorted(set(sys.modules) - before))
-rare = "products factor_calls product_calls sessions failures short_rows flat_rows".split()
+rare = "products factor_calls product_calls sessions failures short_rows".split()
 print([name for name in rare if "ctrlgrad.engines.native." + name in sys.modules])
 """
 

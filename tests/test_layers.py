@@ -25,6 +25,7 @@ LAYERS = {
     "forks": 0,
     "records": 0,
     "source": 0,
+    "threads": 0,
     "tree": 0,
     "tree_util": 0,
     "ir": 1,

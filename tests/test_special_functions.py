@@ -110,3 +110,48 @@ def test_loops_of_several_elements_in_machine_code() -> None:
         found = cg.value_and_grad(lambda a: cnp.sum(f(a, x)))(a)
     for p, q in zip(found, expected, strict=True):
         np.testing.assert_allclose(p, q, rtol=1e-10)
+
+
+LOG_2, PSI = float(np.log(2)), -0.5772156649015329
+# Points where a formula is 0 / 0, or where one part of a function ends: the first three derivatives.
+AT_A_POINT: dict[str, tuple[Any, float, tuple[float, ...]]] = {
+    "boxcox in lmbda": (lambda y: special.boxcox(2.0, y), 0.0, (LOG_2**2 / 2, LOG_2**3 / 3, LOG_2**4 / 4)),
+    "boxcox1p in lmbda": (lambda y: special.boxcox1p(1.0, y), 0.0, (LOG_2**2 / 2, LOG_2**3 / 3, LOG_2**4 / 4)),
+    "boxcox in x": (lambda x: special.boxcox(x, 0.0), 2.0, (0.5, -0.25, 0.25)),
+    "i0": (lambda x: special.i0(x), 0.0, (0.0, 0.5, 0.0, 0.375)),
+    "i1": (lambda x: special.i1(x), 0.0, (0.5, 0.0, 0.375)),
+    "spence": (lambda x: special.spence(x), 1.0, (-1.0, 0.5, -2 / 3)),
+    "poch in m": (lambda m: special.poch(1.0, m), 0.0, (PSI, PSI**2 + np.pi**2 / 6)),
+    "poch in z": (lambda z: special.poch(z, 0.0), 2.0, (0.0, 0.0, 0.0)),
+    "logit": (special.logit, 0.5, (4.0, 0.0, 32.0)),
+    "sinc": (cnp.sinc, 0.0, (0.0, -(np.pi**2) / 3, 0.0, np.pi**4 / 5)),
+}
+
+
+@pytest.mark.parametrize("name", AT_A_POINT)
+def test_derivatives_where_a_formula_ends_are_those_of_the_function(name: str) -> None:
+    fn, x, derivatives = AT_A_POINT[name]
+    for expected in derivatives:
+        fn = cg.grad(fn)
+        np.testing.assert_allclose(fn(x), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_the_parts_of_a_derivative_meet() -> None:
+    """Just below and just above the points where a series ends, to the third derivative."""
+    for fn, points in (
+        (special.i1, (0.5, -0.5)),
+        (special.spence, (0.75, 1.25)),
+        (lambda y: special.boxcox(np.e, y), (0.5, -0.5)),
+    ):
+        for _ in range(3):
+            fn = cg.grad(lambda x, fn=fn: fn(x).sum())
+            for x in points:
+                np.testing.assert_allclose(fn(np.nextafter(x, 9.0)), fn(np.nextafter(x, -9.0)), rtol=1e-8, atol=1e-8)
+
+
+def test_slopes_and_values_at_the_ends_of_domains() -> None:
+    np.testing.assert_array_equal(cg.grad(lambda x: special.logit(x).sum())(np.array([0.0, 1.0])), np.inf)
+    np.testing.assert_array_equal(special.boxcox1p(-1.0, np.array([0.0, 2.0, -1.0])), [-np.inf, -0.5, -np.inf])
+    np.testing.assert_array_equal(special.poch(np.array([0.0, -1.0, np.inf, 2.0]), 0.0), 1.0)
+    # gamma(z) is infinite there: no slope of another z is handed on.
+    np.testing.assert_array_equal(cg.grad(lambda m: special.poch(np.array([0.0, -1.0]), m).sum())(0.0), 0.0)

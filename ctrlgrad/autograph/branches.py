@@ -30,7 +30,6 @@ from ctrlgrad.autograph.values import (
     is_array,
     is_flag,
     is_traced,
-    joint_type,
     leaf_paths,
     plain,
     raised,
@@ -45,7 +44,7 @@ from ctrlgrad.autograph.values import (
     zeros_value,
 )
 from ctrlgrad.errors import TracingError, TypeMismatchError
-from ctrlgrad.frontend.apply import cast, is_weak, value_in
+from ctrlgrad.frontend.apply import cast, is_weak, joint_type, value_in
 from ctrlgrad.frontend.branches import learned_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
@@ -94,19 +93,15 @@ def _lazy(x: Tensor, right: Thunk, word: str) -> Any:
         # `x and True` is x; `x and False` is False whatever x is.
         return x if y == (word == "and") else y
     if x.type == BOOL and isinstance(y, Tensor) and y.type == BOOL and all(map(is_total, region.builder.nodes)):
-        return FUNCTIONS["logical_" + word](predicate, _inlined(region, y))
+        # The value of a region, computed in the current trace.
+        builder = recorder()
+        closed = close([region.finish([y])])
+        (value,) = builder.inline(closed.regions[0], closed.captures)
+        return FUNCTIONS["logical_" + word](predicate, Tensor(builder, value))
     other = record("left", lambda: (x,), f"`{word}`", source)
     true, false = (region, other) if word == "and" else (other, region)
     (result,) = join_regions(predicate, true, false, (f" the result of `{word}`",), f"`{word}`", source)
     return represented(result)
-
-
-def _inlined(region: Traced, y: Tensor) -> Tensor:
-    """The value of a region, computed in the current trace."""
-    builder = recorder()
-    closed = close([region.finish([y])])
-    (value,) = builder.inline(closed.regions[0], closed.captures)
-    return Tensor(builder, value)
 
 
 def contains(item: Any, container: Any) -> Any:

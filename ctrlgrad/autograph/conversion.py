@@ -371,7 +371,11 @@ def converted_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
     try:
         target = _converted(target)
     except Unconvertible as reason:
-        return _call_as_it_is(target, args, kwargs, reason)
+        try:
+            return target(*args, **kwargs)
+        except CtrlgradError as error:
+            error.notes.append(f"in {target.__qualname__}, which autograph runs as it is: {reason}")
+            raise
     return target(*args, **kwargs)
 
 
@@ -399,14 +403,6 @@ def _converted_argument(x: Any) -> Any:
     except Unconvertible:
         return x
     return MethodType(converted, x.__self__) if isinstance(x, MethodType) else converted
-
-
-def _call_as_it_is(fn: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], reason: Unconvertible) -> Any:
-    try:
-        return fn(*args, **kwargs)
-    except CtrlgradError as error:
-        error.notes.append(f"in {fn.__qualname__}, which autograph runs as it is: {reason}")
-        raise
 
 
 class FunctionScope(values.Scope):

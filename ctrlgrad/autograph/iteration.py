@@ -177,7 +177,9 @@ class Items:
     def __len__(self) -> int:
         n = self.length()
         if is_traced(n):
-            raise TracingError("len() of an unknown number of items")
+            raise TracingError(
+                "len() of an unknown number of items", hint="use the count itself: n of range(n), x.shape[0]"
+            )
         return int(n)
 
 
@@ -314,6 +316,7 @@ def beside(x: Any) -> Items:
         "autograph: zip() of a traced tensor and something that has no rows",
         expected="arrays, tensors, ranges, or lists of arrays of one shape",
         got=type(x).__name__,
+        hint="make a list or an array of it before zip()",
     )
 
 

@@ -21,7 +21,6 @@ from ctrlgrad.autograph.values import (
     is_flag,
     is_return_value,
     is_traced,
-    joint_type,
     leaf_paths,
     plain,
     same,
@@ -35,7 +34,7 @@ from ctrlgrad.autograph.values import (
 )
 from ctrlgrad.dtypes import result_type
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import cast, is_weak, type_of
+from ctrlgrad.frontend.apply import cast, is_weak, joint_type, type_of
 from ctrlgrad.frontend.carry import has_open_elements, learn_elements, settle
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.loops import emit_while

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from types import CellType, FunctionType, MappingProxyType
 from typing import Any, Protocol, Self
@@ -17,12 +17,13 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.blocks import holding
 from ctrlgrad.errors import CtrlgradError, TracingError, TypeMismatchError
-from ctrlgrad.frontend.apply import EagerStack, is_weak, result_dtype, type_of
+from ctrlgrad.frontend.apply import EagerStack, type_of
 from ctrlgrad.frontend.checks import type_name
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir import Builder, StackType, TensorType, Type, Value, join
+from ctrlgrad.ir import Builder, StackType, TensorType, Type, Value
 from ctrlgrad.source import Source, here, is_raised, raised_at
 
 # `raise` under a traced condition, and `except`.
@@ -273,14 +274,9 @@ class Undefined:
 _decisions: ContextVar[Mapping[Value, bool]] = ContextVar("decisions", default=MappingProxyType({}))
 
 
-@contextmanager
-def decided(known: Mapping[Value, bool]) -> Iterator[None]:
+def decided(known: Mapping[Value, bool]) -> AbstractContextManager[None]:
     """Add these values to the decided ones while the block runs."""
-    token = _decisions.set({**_decisions.get(), **known})
-    try:
-        yield
-    finally:
-        _decisions.reset(token)
+    return holding(_decisions, {**_decisions.get(), **known})
 
 
 class Guarded(Undefined):
@@ -390,31 +386,6 @@ def describe(value: Any) -> str:
     if is_array(value):
         return type_name(value)
     return repr(value) if isinstance(value, str | bytes) else f"a {type(value).__name__}"
-
-
-def joint_type(leaves: Sequence[Any]) -> Type | None:
-    """The type that arrays from different paths share, or None where they do not fit together.
-
-    Python numbers take the dtype of the arrays; dtypes of arrays must agree. A dimension that is unknown on one
-    path is unknown.
-    """
-    types = [type_of(x) for x in leaves]
-    if all(isinstance(t, TensorType) for t in types):
-        strong = {t.dtype for x, t in zip(leaves, types, strict=True) if not is_weak(x) and isinstance(t, TensorType)}
-        dtype = result_dtype(*leaves)
-        if len(strong) > 1 or (strong and dtype not in strong):
-            return None
-        types = [TensorType(dtype, t.shape) for t in types if isinstance(t, TensorType)]
-    joined: Type | None = types[0]
-    for t in types[1:]:
-        joined = None if joined is None or not _known_dims_agree(joined, t) else join(joined, t)
-    return joined
-
-
-def _known_dims_agree(a: Type, b: Type) -> bool:
-    if isinstance(a, TensorType) and isinstance(b, TensorType):
-        return a.rank == b.rank and all(m is None or n is None or m == n for m, n in zip(a.shape, b.shape, strict=True))
-    return True
 
 
 def zeros_value(builder: Builder, t: Type) -> Value:

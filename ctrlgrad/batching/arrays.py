@@ -33,15 +33,16 @@ from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
 from ctrlgrad.ops.term import Term, constant, emit, ensure_sizes, reshape, sum_to, transpose
 from ctrlgrad.records import record
 
-# Batching of elementwise ops: operands of lower rank get axes of size 1 after the batch axis.
+# Batching of elementwise ops and linear systems: operands of lower rank get axes of size 1 after the batch axis.
 
 
-def _elementwise(batcher: Batcher, node: Node) -> Sequence[Lane]:
+@batches("solve triangular_solve")
+def _of_one_rank(batcher: Batcher, node: Node) -> Sequence[Lane]:
     rank = max(v.tensor.rank for v in node.operands)
     return [batcher.lane(batcher.emit(node.op.name, [batcher.aligned(v, rank) for v in node.operands], node.attrs))]
 
 
-BATCH |= {name: _elementwise for name, op in OPS.items() if Trait.ELEMENTWISE in op.traits}
+BATCH |= {name: _of_one_rank for name, op in OPS.items() if Trait.ELEMENTWISE in op.traits}
 
 
 # Batching of reductions and scans: along the same axes, counted behind the batch axis.
@@ -63,8 +64,8 @@ def _product(dims: Sequence[int | Term]) -> int | Term:
     return functools.reduce(operator.mul, dims)
 
 
-@batches("cumsum cumprod")
-def _scan(batcher: Batcher, node: Node) -> Sequence[Lane]:
+@batches("cumsum cumprod argsort top_k fft rfft irfft")
+def _along_an_axis(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
     axis = attributes.Axis.of(node).axis % x.tensor.rank + 1
     return [batcher.lane(batcher.emit(node.op.name, [batcher.term(x)], replace(attributes.Axis.of(node), axis=axis)))]
@@ -105,20 +106,7 @@ def _pinv(batcher: Batcher, node: Node) -> Sequence[Lane]:
     return [batcher.lane(batcher.emit("pinv", [batcher.batched(a), batcher.aligned(rtol, a.tensor.rank - 2)]))]
 
 
-@batches("solve triangular_solve")
-def _solve(batcher: Batcher, node: Node) -> Sequence[Lane]:
-    rank = max(v.tensor.rank for v in node.operands)
-    return [batcher.lane(batcher.emit(node.op.name, [batcher.aligned(v, rank) for v in node.operands], node.attrs))]
-
-
 # Batching of ops that find an order or positions.
-
-
-@batches("argsort top_k fft rfft irfft")
-def _along_an_axis(batcher: Batcher, node: Node) -> Sequence[Lane]:
-    (x,) = node.operands
-    axis = attributes.Axis.of(node).axis % x.tensor.rank + 1
-    return [batcher.lane(batcher.emit(node.op.name, [batcher.term(x)], replace(attributes.Axis.of(node), axis=axis)))]
 
 
 @batches("searchsorted")
@@ -174,7 +162,11 @@ def _uniform(batcher: Batcher, node: Node, s: Value) -> Uniform:
 def _counts(batcher: Batcher, v: Value) -> Term:
     """The row counts, which must be the same for all rows."""
     if not batcher.is_same(v):
-        raise TypeMismatchError("vmap: slots that differ in size from example to example cannot be joined", source=None)
+        raise TypeMismatchError(
+            "vmap: slots that differ in size from example to example cannot be joined",
+            source=None,
+            hint="write slots of one size, or use ctrlgrad.map in place of vmap",
+        )
     return batcher.term(v)
 
 
@@ -407,7 +399,13 @@ def _rewritten(node: Node, first: int, parts: Sequence[_Part], rest: Key, others
     wholes = [inputs[node.operands[0]]]
     keys: list[tuple[Value, Key]] = []
     for part in parts:
-        positions = _positions(builder, inputs[part.start], part.length)
+        # start, start + 1, ...; nowhere for a slice that would begin before the end and stop after the beginning.
+        begin = builder.emit("cast", [inputs[part.start]], {"dtype": np.dtype(np.int64)})
+        zero, end = builder.constant(np.int64(0)), builder.emit("add", [begin, builder.constant(np.int64(part.length))])
+        from_end = builder.emit("less", [begin, zero])
+        round_the_end = builder.emit("logical_and", [from_end, builder.emit("greater_equal", [end, zero])])
+        positions = builder.emit("add", [begin, builder.constant(np.arange(part.length))])
+        positions = builder.emit("where", [round_the_end, builder.constant(_NOWHERE), positions])
         key: Key = tuple(DYNAMIC if a == part.axis else slice(None) for a in range(wholes[-1].tensor.rank))
         keys.append((positions, key))
         wholes.append(builder.emit("getitem", [wholes[-1], positions], {"key": key}))
@@ -420,16 +418,6 @@ def _rewritten(node: Node, first: int, parts: Sequence[_Part], rest: Key, others
     for whole, (positions, key) in zip(reversed(wholes), reversed(keys), strict=True):
         changed = builder.emit("setitem", [whole, changed, positions], {"key": key})
     return builder.finish([changed])
-
-
-def _positions(builder: Builder, start: Value, length: int) -> Value:
-    """start, start + 1, ...; nowhere for a slice that would begin before the end and stop after the beginning."""
-    begin = builder.emit("cast", [start], {"dtype": np.dtype(np.int64)})
-    zero, end = builder.constant(np.int64(0)), builder.emit("add", [begin, builder.constant(np.int64(length))])
-    from_end = builder.emit("less", [begin, zero])
-    round_the_end = builder.emit("logical_and", [from_end, builder.emit("greater_equal", [end, zero])])
-    positions = builder.emit("add", [begin, builder.constant(np.arange(length))])
-    return builder.emit("where", [round_the_end, builder.constant(_NOWHERE), positions])
 
 
 # Batching of indexed reads and updates.

@@ -51,7 +51,11 @@ class Batcher:
             return
         rule = BATCH.get(node.op.name)
         if rule is None:
-            raise TypeMismatchError(f"vmap: {node.op.name} has no batching rule", source=node.source)
+            raise TypeMismatchError(
+                f"vmap: {node.op.name} has no batching rule",
+                source=node.source,
+                hint="use ctrlgrad.map in place of vmap",
+            )
         for value, lane in zip(node.results, rule(self, node), strict=True):
             self.lanes[value] = self._fitted(lane, value)
 

@@ -40,6 +40,8 @@ from ctrlgrad.ir import (
     Value,
     attributes,
     close,
+    is_call,
+    rewrite,
 )
 from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ir.control import emit_branch, emit_call, emit_loop
@@ -197,7 +199,7 @@ def _updated_in_place(batcher: Batcher, branch: Branch, outputs: Sequence[Sequen
     for position, lanes in enumerate(zip(*outputs, strict=True)):
         place = updated_operand(branch, position)
         before = None if place is None else batcher.lanes[branch.operands[place]]
-        if isinstance(before, Batched) and all(isinstance(x, Batched) and x.keeps(before.value) for x in lanes):
+        if isinstance(before, Batched) and all(isinstance(x, Batched) and x.keeps(before) for x in lanes):
             found[position] = before
     return found
 
@@ -301,7 +303,7 @@ class _Masked:
         builder, t = inner.builder, self.branch.results[position].type
         mask = Term(builder, mask.value)
         if position in self.arrays:
-            assert isinstance(lane, Batched) and isinstance(before, Batched) and lane.keeps(before.value)
+            assert isinstance(lane, Batched) and isinstance(before, Batched) and lane.keeps(before)
             return [Term(builder, lane.value)]
         if isinstance(t, TensorType):
             (old,) = (Term(builder, v) for v in _values(before))
@@ -448,7 +450,8 @@ def _emit(
 
 def _masked(batcher: Batcher, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane]:
     """The loop that runs while any row is active."""
-    cond, body, rows = loop.cond, loop.body, batcher.rows
+    # What moves into the body is differentiated there; a predicate is not, and no user's rule counts in it.
+    cond, body, rows = rewrite(loop.cond, _without_rule), loop.body, batcher.rows
     types = [v.type for v in loop.results]
     kinds = [RAGGED if isinstance(t, StackType) else ROWS for t in types]
     guards = _guards(loop, init)
@@ -475,7 +478,7 @@ def _masked(batcher: Batcher, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane
             assert isinstance(before, Batched)
             if None in t.shape:
                 rows.require_one_size()
-            if isinstance(lane, Batched) and lane.keeps(before.value):
+            if isinstance(lane, Batched) and lane.keeps(before):
                 outputs.append(lane.value)
                 continue
             outputs.append(_kept(active, inner.seen(lane, t), Term(builder, before.value)).value)
@@ -506,6 +509,11 @@ def _kept(active: Term, new: Term, old: Term) -> Term:
     ]
     (kept,) = choose(active.builder, everyone, [some, lambda inside: [Term(inside, new.value)]])
     return kept
+
+
+def _without_rule(node: Node, builder: Builder) -> Sequence[Value] | None:
+    """The function of a call that has a rule for derivatives, in place of the call."""
+    return builder.inline(Call.of(node).function, node.operands) if is_call(node, "custom_jvp", "custom_vjp") else None
 
 
 def _predicate(batcher: Batcher, cond: Graph, lanes: Sequence[Lane]) -> Term:

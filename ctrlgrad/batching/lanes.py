@@ -135,7 +135,7 @@ class Fresh:
 class Batched:
     """A tensor with the rows along axis 0; with a guard, `value` holds every row's own.
 
-    `updated` is the value that this one was made of by updates that left the ghosts' rows as they were.
+    `updated` is the first value that this one was made of by updates that left the ghosts' rows as they were.
     """
 
     builder: Builder
@@ -156,9 +156,10 @@ class Batched:
         """The lane of a value of `builder` that is this one with elements updated, but not those of ghosts."""
         return Batched(builder, value, self.guard, self.updated or self.value)
 
-    def keeps(self, before: Value) -> bool:
-        """Return True where ghosts still have their rows of `before`."""
-        return self.guard is not None and before in (self.value, self.updated)
+    def keeps(self, before: Batched) -> bool:
+        """Return True where ghosts still have their rows of `before`, which may be made by such updates itself."""
+        mine, its = {self.value, self.updated or self.value}, {before.value, before.updated or before.value}
+        return self.guard is not None and not mine.isdisjoint(its)
 
 
 @record(eq=False, frozen=False)

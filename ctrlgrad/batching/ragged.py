@@ -126,10 +126,6 @@ class RaggedOps:
         own = self.rows.iota(self.builder)
         return self._with(set_apart(self.buffer, self._shaped(value), (own, place), self._key()), self.lengths)
 
-    def _set(self, place: Term, value: Term) -> RaggedOps:
-        own = self.rows.iota(self.builder)
-        return self._with(emit("setitem", self.buffer, value, own, place, key=self._key()), self.lengths)
-
     def _added(self, place: Term, value: Term) -> RaggedOps:
         own = self.rows.iota(self.builder)
         buffer = emit("additem", self.buffer, self._shaped(value), own, place, key=self._key())
@@ -188,7 +184,8 @@ class RaggedOps:
         place = self._masked(self._place(index))
         zero = constant(self.builder, 0, self.buffer.dtype)
         if None not in self.stack.element.shape:
-            return self._set(place, zero)
+            own = self.rows.iota(self.builder)
+            return self._with(emit("setitem", self.buffer, zero, own, place, key=self._key()), self.lengths)
         buffer = self.buffer
 
         def keep(inner: Builder) -> list[Term]:

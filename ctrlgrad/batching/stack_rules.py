@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ctrlgrad.batching.batcher import Batcher, batches
@@ -49,13 +49,23 @@ def _new(batcher: Batcher, node: Node) -> Sequence[Lane]:
     ]
 
 
-@batches("stack_push")
-def _push(batcher: Batcher, node: Node) -> Sequence[Lane]:
-    s, value = node.operands
+# Updates by an index or a length, which a stack that all rows share has in common, and a value.
+_UPDATES: dict[str, tuple[Callable[..., RaggedOps], int]] = {
+    "stack_push": (RaggedOps.push, 0),
+    "stack_add": (RaggedOps.add, 1),
+    "stack_clear": (RaggedOps.clear, 1),
+    "stack_resize": (RaggedOps.resize, 1),
+}
+
+
+@batches(" ".join(_UPDATES))
+def _update(batcher: Batcher, node: Node) -> Sequence[Lane]:
+    (update, indices), (s, *operands) = _UPDATES[node.op.name], node.operands
     lane = batcher.lanes[s]
-    if _is_ragged(batcher, lane):
-        return [_ragged(batcher, lane).push(batcher.batched(value)).stack]
-    return [_uniform(batcher, "stack_push", as_uniform(lane, batcher.rows), [batcher.batched(value)], {})]
+    if _is_ragged(batcher, lane, *operands[:indices]):
+        return [update(_ragged(batcher, lane), *map(batcher.batched, operands)).stack]
+    same = [*map(batcher.term, operands[:indices]), *map(batcher.batched, operands[indices:])]
+    return [_uniform(batcher, node.op.name, as_uniform(lane, batcher.rows), same, {})]
 
 
 @batches("stack_pop")
@@ -104,37 +114,6 @@ def _write(batcher: Batcher, node: Node) -> Sequence[Lane]:
     attrs = attributes.Write.of(node)
     attrs = attrs if uniform.marked else replace(attrs, once=False)
     return [_uniform(batcher, "stack_write", uniform, operands, attrs)]
-
-
-@batches("stack_add")
-def _add(batcher: Batcher, node: Node) -> Sequence[Lane]:
-    s, index, value = node.operands
-    lane = batcher.lanes[s]
-    if _is_ragged(batcher, lane, index):
-        return [_ragged(batcher, lane).add(batcher.batched(index), batcher.batched(value)).stack]
-    return [
-        _uniform(
-            batcher, "stack_add", as_uniform(lane, batcher.rows), [batcher.term(index), batcher.batched(value)], {}
-        )
-    ]
-
-
-@batches("stack_clear")
-def _clear(batcher: Batcher, node: Node) -> Sequence[Lane]:
-    s, index = node.operands
-    lane = batcher.lanes[s]
-    if _is_ragged(batcher, lane, index):
-        return [_ragged(batcher, lane).clear(batcher.batched(index)).stack]
-    return [_uniform(batcher, "stack_clear", as_uniform(lane, batcher.rows), [batcher.term(index)], {})]
-
-
-@batches("stack_resize")
-def _resize(batcher: Batcher, node: Node) -> Sequence[Lane]:
-    s, length = node.operands
-    lane = batcher.lanes[s]
-    if _is_ragged(batcher, lane, length):
-        return [_ragged(batcher, lane).resize(batcher.batched(length)).stack]
-    return [_uniform(batcher, "stack_resize", as_uniform(lane, batcher.rows), [batcher.term(length)], {})]
 
 
 @batches("stack_sum")

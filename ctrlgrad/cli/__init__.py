@@ -326,7 +326,12 @@ def main() -> None:
     """The console script."""
     if "train" in sys.argv[1:2]:
         _use_one_thread_per_product()
-        _let_rank_0_speak()
+        # Under `mpirun` silence every rank but 0, which all fail alike until they have found each other.
+        from ctrlgrad.mpi.launch import launched
+
+        launch = launched()
+        if launch is not None and launch.rank > 0:
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for as long as the process lives
     app(prog_name="ctrlgrad")
 
 
@@ -341,12 +346,3 @@ def _use_one_thread_per_product() -> None:
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def _let_rank_0_speak() -> None:
-    """Under `mpirun` silence every rank but 0, which all fail alike until they have found each other."""
-    from ctrlgrad.mpi.launch import launched
-
-    launch = launched()
-    if launch is not None and launch.rank > 0:
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for as long as the process lives

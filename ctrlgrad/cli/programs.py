@@ -144,7 +144,10 @@ def _guarded(command: str, path: Path, what: str, action: Callable[[], Any]) -> 
         else:
             source = f"{lines[-1].filename}:{lines[-1].lineno} in {lines[-1].name}" if lines else str(path)
         raise UserInputError(
-            f"{command}: {what} failed", source=source, got=f"{type(error).__name__}: {error}"
+            f"{command}: {what} failed",
+            source=source,
+            got=f"{type(error).__name__}: {error}",
+            hint="run it in Python for the whole traceback",
         ) from error
 
 
@@ -195,7 +198,9 @@ def write_drawing(text: str, path: Path, form: str, *, grad: bool) -> None:
     try:
         path.write_text(drawn, encoding="utf-8")
     except OSError as error:
-        raise UserInputError(f"--{form}: the file cannot be written", got=f"{path}: {error.strerror}") from None
+        raise UserInputError(
+            f"--{form}: the file cannot be written", got=f"{path}: {error.strerror}", hint="name another file"
+        ) from None
 
 
 def graph_text(text: str, *, grad: bool, dot: bool, sources: bool, stage: str = "traced") -> str:
@@ -268,7 +273,8 @@ def verify_and_report(text: str, npz: Path | None, request: Request, *, as_json:
         # Nothing was compared: the function itself fails at these arguments.
         print_error("Error", str(error))
         raise typer.Exit(BAD_INPUT) from None
-    names = _names(target.fn, len(arguments))
+    names = [p.name for p in _parameters(target.fn)][: len(arguments)]
+    names += [f"args[{position}]" for position in range(len(names), len(arguments))]
     if as_json:
         typer.echo(json.dumps(as_data(target.name, report, names), indent=2, allow_nan=False))
     else:
@@ -329,7 +335,10 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             got=str(error) or type(error).__name__,
         ) from error
     raise UserInputError(
-        f"verify: {path} holds a single array", expected="a file that numpy.savez wrote", got="an .npy file"
+        f"verify: {path} holds a single array",
+        expected="a file that numpy.savez wrote",
+        got="an .npy file",
+        hint="numpy.savez(path, x=array)",
     )
 
 
@@ -356,12 +365,6 @@ def _check_count(target: Target, arguments: Sequence[Any]) -> None:
             got=f"{len(arguments)} arguments: {error}",
             hint="example_args() returns a tuple with one entry per parameter, and --npz holds one array for each",
         ) from error
-
-
-def _names(fn: Callable[..., Any], count: int) -> list[str]:
-    """Names of the arguments in the table."""
-    names = [p.name for p in _parameters(fn)][:count]
-    return names + [f"args[{position}]" for position in range(len(names), count)]
 
 
 def _shown(row: Row, names: Sequence[str]) -> str:
@@ -444,11 +447,15 @@ def profile_and_report(text: str, limits: Limits, output: Path, *, grad: bool) -
     summary = recording.summary()
     console = _wide_console()
     print_summary(console, target.name + (" and its gradient" if grad else ""), summary)
+    if not (grad or summary.values):
+        console.print(Text("--grad runs the gradient, for which loops keep values."))
     try:
         written = recording.write_all(output)
     except OSError as error:
         where = error.filename or output
-        raise UserInputError("profile: --output cannot be written", got=f"{where}: {error.strerror}") from None
+        raise UserInputError(
+            "profile: --output cannot be written", got=f"{where}: {error.strerror}", hint="name another file"
+        ) from None
     console.print(Text(f"written: {', '.join(str(path) for path in written)}"))
     if not any(path.suffix == ".png" for path in written):
         console.print(Text("No picture: it needs matplotlib (pip install -e '.[plot]')"))
@@ -535,7 +542,9 @@ def run_and_draw(name: str, path: Path) -> None:
     try:
         write_atomically(path, picture)
     except OSError as error:
-        raise UserInputError("--out: the picture cannot be written", got=f"{path}: {error.strerror}") from None
+        raise UserInputError(
+            "--out: the picture cannot be written", got=f"{path}: {error.strerror}", hint="name another file"
+        ) from None
     console.print(Text(f"the picture is {path}"), soft_wrap=True)
 
 

@@ -26,11 +26,11 @@ from ctrlgrad.train import checkpoint, corpus, folder, metrics, text, trainer
 from ctrlgrad.train.checkpoint import Saved
 from ctrlgrad.train.folder import CHECKPOINT, PLOT
 from ctrlgrad.train.metrics import Step, Summary
-from ctrlgrad.train.ranks import Alone, DataParallel, Ranks
+from ctrlgrad.train.ranks import DataParallel, Ranks
 from ctrlgrad.train.settings import Settings
 from ctrlgrad.train.text import Trained
 from ctrlgrad.train.trainer import Job, enough
-from ctrlgrad.train.verification import Comparison, compare_with_jax, needed_judge, next_gradient
+from ctrlgrad.train.verification import compare_with_jax, needed_judge, next_gradient
 
 SAMPLES = 3
 # A smoothed figure: each step's weight in what the progress bar shows.
@@ -100,7 +100,7 @@ def train_and_report(request: Request) -> None:
 def _processes() -> Iterator[Ranks]:
     """Ranks of the run: this process, or all that `mpirun` has started. The end of one ends all."""
     if number_of_ranks() == 1:
-        yield Alone()
+        yield Ranks()
         return
     joined = join()
     # Up to here every rank fails alike, and rank 0 alone speaks (see `ctrlgrad.cli.main`).
@@ -127,7 +127,12 @@ def _job(request: Request, ranks: Ranks, stack: ExitStack) -> tuple[Job, Setting
     def first() -> bytes:
         nonlocal saved, lines
         if not request.resume:
-            settings = _settings(request.options)
+            # The settings of a new run: its engine is the same in every step.
+            engine = request.options["engine"]
+            if engine == "auto":
+                engine = "dataflow" if request.options["pipeline"] else "native"
+            limit = parse_size(request.options["memory_budget"])
+            settings = Settings(**{**request.options, "engine": engine, "memory_budget": limit})
         out = stack.enter_context(folder.held(request.out, request.resume))
         if request.resume:
             saved = checkpoint.read(out / CHECKPOINT)
@@ -186,11 +191,23 @@ def _with_enough(error: MemoryBudgetError, job: Job) -> MemoryBudgetError:
 def _verified(job: Job, grads: Any, console: Console, as_json: bool) -> bytes:
     """Compare a gradient with JAX's and show it; raises `GradientMismatch` where they disagree."""
     comparison = compare_with_jax(job, grads)
-    console.print(_table(comparison))
+    table = Table(title="The first gradient, against JAX", title_justify="left")
+    for heading in ("parameter", "shape"):
+        table.add_column(heading)
+    for heading in ("largest error", "allowed"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for row in comparison.rows:
+        mark = Text("agrees", style="green") if row.agrees else Text("differs", style="bold red")
+        table.add_row(row.name, str(list(row.shape)), f"{row.error:.2e}", f"{row.allowed:.2e}", mark)
+    console.print(table)
     if not comparison.agrees:
         if as_json:
             typer.echo(_nothing_trained(job).json())
-        raise GradientMismatch(f"the gradient disagrees with JAX's: {comparison.worst}\n  nothing was trained")
+        raise GradientMismatch(
+            f"the gradient disagrees with JAX's: {comparison.worst}\n  nothing was trained",
+            hint="with --precision float64 rounding disagrees less, a defect as much",
+        )
     return b"agrees"
 
 
@@ -231,15 +248,6 @@ def evaluate_and_report(run: Path, file: Path, as_json: bool, best: bool) -> Non
         f"{figures['bits_per_token']:.4f} bits per token, perplexity {figures['perplexity']:.4f}; "
         f"{figures['tokens']:,} tokens, of which the vocabulary lacks {figures['unknown']:,}"
     )
-
-
-def _settings(options: Mapping[str, Any]) -> Settings:
-    """The settings of a new run: its engine is the same in every step."""
-    engine = options["engine"]
-    if engine == "auto":
-        engine = "dataflow" if options["pipeline"] else "native"
-    limit = parse_size(options["memory_budget"])
-    return Settings(**{**options, "engine": engine, "memory_budget": limit})
 
 
 def _given(request: Request) -> dict[str, Any]:
@@ -317,19 +325,6 @@ def _print_summary(console: Console, job: Job, summary: Summary) -> None:
     if not (job.out / PLOT).exists():
         console.print("No loss.png: it needs matplotlib (pip install -e '.[plot]')", highlight=False, markup=False)
     console.print("Lines that the model writes:")
-
-
-def _table(comparison: Comparison) -> Table:
-    table = Table(title="The first gradient, against JAX", title_justify="left")
-    for heading in ("parameter", "shape"):
-        table.add_column(heading)
-    for heading in ("largest error", "allowed"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
-    for row in comparison.rows:
-        mark = Text("agrees", style="green") if row.agrees else Text("differs", style="bold red")
-        table.add_row(row.name, str(list(row.shape)), f"{row.error:.2e}", f"{row.allowed:.2e}", mark)
-    return table
 
 
 def _nothing_trained(job: Job) -> Summary:

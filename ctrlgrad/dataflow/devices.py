@@ -134,20 +134,6 @@ def is_here(name: DeviceName) -> bool:
     return name.kind in _OF_THE_HOST or _missing_cuda(name.number) is None
 
 
-def local_devices() -> list[str]:
-    """The devices of this process that the dataflow engine can compute on.
-
-    GPUs are among them where CuPy and a card are there; asking loads CuPy. `is_here` asks for one device alone.
-    """
-    from ctrlgrad.engines.cuda import cupy_library
-
-    try:
-        cards = cupy_library.device_count()
-    except UserInputError:
-        cards = 0
-    return [f"{kind}:{n}" for kind in _OF_THE_HOST for n in range(MOST)] + [f"cuda:{n}" for n in range(cards)]
-
-
 def _missing_cuda(number: int) -> UserInputError | None:
     """Error that says why a GPU is missing; None if it exists."""
     from ctrlgrad.engines.cuda import cupy_library

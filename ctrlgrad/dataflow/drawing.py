@@ -24,7 +24,7 @@ from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.devices import parse_device
 from ctrlgrad.dataflow.graph import Enter, FlatGraph, FlatNode, FlatPrinter, Message, label_of
 from ctrlgrad.dataflow.partition import Partition
-from ctrlgrad.dataflow.scopes import ROOT, Frames, frames_of
+from ctrlgrad.dataflow.scopes import ROOT, frames_of
 from ctrlgrad.files import read_file
 from ctrlgrad.ir import Node, Op, Value, attributes
 from ctrlgrad.records import record
@@ -164,7 +164,8 @@ class _Flat(Drawing):
                 self.at[value] = self.box(f"{self.printer.name(value)}: {value.type}", "ellipse")
         nodes: dict[str, list[FlatNode]] = {}
         for node in graph.nodes:
-            nodes.setdefault(_drawn_in(node, frames), []).append(node)
+            entered = Enter.find(node)
+            nodes.setdefault(frames.of_node[node] if entered is None else entered.frame, []).append(node)
         inside: dict[str, list[str]] = {}
         for inner, outer in frames.parent.items():
             inside.setdefault(outer, []).append(inner)
@@ -235,11 +236,6 @@ class _Flat(Drawing):
 
 def _is_scalar(node: Node) -> bool:
     return node.op.name == "constant" and attributes.Constant.of(node).value.ndim == 0
-
-
-def _drawn_in(node: FlatNode, frames: Frames) -> str:
-    entered = Enter.find(node)
-    return frames.of_node[node] if entered is None else entered.frame
 
 
 # Traces.

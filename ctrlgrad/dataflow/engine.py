@@ -65,17 +65,17 @@ from ctrlgrad.dataflow.messages import Run as RankRun
 from ctrlgrad.dataflow.partition import Edge, Partition
 from ctrlgrad.dataflow.settings import Prepared, Settings, current_settings, is_cuda, prepare
 from ctrlgrad.engines import asks_for_memory, refuse_checkpoint
-from ctrlgrad.engines.block_kernels import as_lists, rows_in_blocks
+from ctrlgrad.engines.block_kernels import as_lists, handed_out, rows_in_blocks
 from ctrlgrad.engines.exact_errors import exact_errors
 from ctrlgrad.engines.reference import FiniteCheck, Run
 from ctrlgrad.engines.reference.interpreter import explained
-from ctrlgrad.engines.threads import STOP
 from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError, UserInputError, locate
 from ctrlgrad.ir import Graph
 from ctrlgrad.mpi.launch import join
 from ctrlgrad.mpi.wire import IDENTITY
 from ctrlgrad.records import record
-from ctrlgrad.source import Source
+from ctrlgrad.source import Source, note_caller
+from ctrlgrad.threads import STOP
 
 # The executor of one device: fires steps until its part of the graph has run.
 #
@@ -479,9 +479,9 @@ def run_dataflow(graph: Graph, arguments: Sequence[Any], check_nans: bool | Lite
         refuse_checkpoint(graph, "engine='dataflow'")
         if memory.current() is None:
             with memory.budget():
-                return run_dataflow(graph, arguments, check_nans)
+                return as_lists(run_dataflow(graph, arguments, check_nans))
     prepared = prepare(graph, current_settings(), check_nans)
-    with nullcontext() if prepared.staged is None else exact_errors(graph, prepared.staged, arguments):
+    with nullcontext() if prepared.staged is None else exact_errors(graph, prepared.staged, arguments, as_lists):
         return run_prepared(prepared, arguments, current_settings())
 
 
@@ -499,7 +499,7 @@ def run_flat(graph: FlatGraph, arguments: Sequence[Any]) -> list[Any]:
     >>> print(run_flat(flat, [np.int64(7)])[0])
     9
     """
-    return run_prepared(prepare(graph, current_settings()), arguments, current_settings())
+    return as_lists(run_prepared(prepare(graph, current_settings()), arguments, current_settings()))
 
 
 def run_prepared(
@@ -514,23 +514,20 @@ def run_prepared(
     devices = _Devices(prepared, list(arguments), settings, outcome)
     with _noted(prepared, settings):
         if prepared.over_ranks is not None:
-            _refuse_latency(settings)
+            if settings.latency or settings.delay is not None:
+                raise UserInputError(
+                    "simulated latencies are for devices of one process",
+                    expected="no latency and no delay in ctrlgrad.dataflow.settings, for a graph over ranks",
+                    got=" and ".join(name for name in ("latency", "delay") if getattr(settings, name)),
+                    hint="leave them out, or use devices without /rank:R/: "
+                    "sim:N of one process stands for a far machine",
+                )
             outputs = run_over_ranks(prepared, arguments, lambda run: devices.run(sorted(run.boxes), run))
         else:
             names = sorted(prepared.plans)
             exchange = Exchange(names, prepared.partition.edges, delay_of(settings)) if len(names) > 1 else None
             outputs = devices.run(names, exchange)
-        return as_lists([outputs[i] for i in range(len(outputs))])
-
-
-def _refuse_latency(settings: Settings) -> None:
-    if settings.latency or settings.delay is not None:
-        raise UserInputError(
-            "simulated latencies are for devices of one process",
-            expected="no latency and no delay in ctrlgrad.dataflow.settings, for a graph over ranks",
-            got=" and ".join(name for name in ("latency", "delay") if getattr(settings, name)),
-            hint="leave them out, or use devices without /rank:R/: sim:N of one process stands for a far machine",
-        )
+        return handed_out([outputs[i] for i in range(len(outputs))])
 
 
 @contextmanager
@@ -541,7 +538,7 @@ def _noted(prepared: Prepared, settings: Settings) -> Iterator[None]:
         yield
         return
     rows = rows_in_blocks(lambda: prepared.row_pushes)
-    with session.manager().running("the dataflow graph"), nullcontext() if prepared.check_nans else rows:
+    with session.manager().recorder.running("the dataflow graph"), nullcontext() if prepared.check_nans else rows:
         yield
 
 
@@ -664,6 +661,7 @@ def run_devices(executors: Mapping[str, Executor], exchange: Exchange | RankRun,
         try:
             for name in executors:
                 run = contextvars.copy_context().run
+                run(note_caller)
                 threading.Thread(target=run, args=(work, name), name=f"ctrlgrad {name}", daemon=True).start()
                 started += 1
             wait(started)

@@ -497,6 +497,7 @@ class Run:
                 "a message from another rank says that a value is dead because of a Switch that is not there",
                 expected="device, frame, step and side of a Switch in this graph",
                 got=str(origin),
+                hint="run the same program with the same arguments on all ranks",
             ) from None
 
     # Receiving.

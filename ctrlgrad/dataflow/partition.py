@@ -414,10 +414,7 @@ class _Partitioner:
             if node.op is flat.ENTER:
                 self.enters.setdefault(Enter.of(node).frame, []).append(node)
         self.edges: list[Edge] = []
-        self.carries = self._carries()
-
-    def _carries(self) -> dict[tuple[str, str], tuple[Value, Value]]:
-        """For each frame and device the Merge and the Switch's true side of a carry that is there, if there is one."""
+        # For each frame and device the Merge and the Switch's true side of a carry that is there, if there is one.
         found: dict[tuple[str, str], tuple[Value, Value]] = {}
         switched = {(node.operands[1], node.operands[0]): node for node in self.graph.nodes if node.op is flat.SWITCH}
         for node in self.graph.nodes:
@@ -427,7 +424,7 @@ class _Partitioner:
             switch = switched.get((node.result, self.conditions[frame].result))
             if switch is not None and switch.device == node.device:
                 found.setdefault((frame, str(node.device)), (node.result, switch.results[1]))
-        return found
+        self.carries = found
 
     def run(self) -> Partition:
         for node in self.graph.nodes:

@@ -84,7 +84,15 @@ def cluster(graph: FlatGraph, cut: str) -> FlatGraph:
     for node in graph.nodes:
         if _is_clustered(node):
             groups.setdefault(cutter.key(node), []).append(node)
-    used = _used_outside(cutter, groups)
+    # The values that some node takes outside of the cluster that makes them.
+    group_of = {node: key for key, members in groups.items() for node in members}
+    group_of_value = {v: key for node, key in group_of.items() for v in node.results}
+    used = set(cutter.graph.outputs)
+    for node in cutter.graph.nodes:
+        waited = (v for v in node.operands if v not in cutter.copied[node])
+        for value in (*waited, *node.controls, *node.orders):
+            if node not in group_of or value not in group_of_value or group_of_value[value] != group_of[node]:
+                used.add(value)
     nodes = [node for node in graph.nodes if node.is_primitive]
     nodes += [_piece(members, cutter, used) for members in groups.values()]
     nodes += [_piece([n], cutter, used) for n in graph.nodes if n.is_constant and n.result in used]
@@ -216,19 +224,6 @@ class _Cutter:
         if not _is_clustered(producer) or producer.is_effectful or node.is_effectful:
             return True
         return self.group(producer) != self.group(node)
-
-
-def _used_outside(cutter: _Cutter, groups: Mapping[Any, list[FlatNode]]) -> set[Value]:
-    """The values that some node takes outside of the cluster that makes them."""
-    group_of = {node: key for key, members in groups.items() for node in members}
-    group_of_value = {v: key for node, key in group_of.items() for v in node.results}
-    used = set(cutter.graph.outputs)
-    for node in cutter.graph.nodes:
-        waited = (v for v in node.operands if v not in cutter.copied[node])
-        for value in (*waited, *node.controls, *node.orders):
-            if node not in group_of or value not in group_of_value or group_of_value[value] != group_of[node]:
-                used.add(value)
-    return used
 
 
 def _piece(members: list[FlatNode], cutter: _Cutter, used: set[Value]) -> FlatNode:

@@ -106,7 +106,12 @@ def _types(node: FlatNode) -> None:
             if not node.result.type.accepts(value.type):
                 raise fail(node, "the type of an operand", str(node.result.type), str(value.type))
     elif node.op is flat.CLUSTER:
-        _cluster(node)
+        if len(node.regions) != 1:
+            raise fail(node, "wrong number of regions", "1, the ops that it stands for", str(len(node.regions)))
+        (region,) = node.regions
+        _same(node, "operand", [v.type for v in region.inputs], node.operands)
+        token = [BOOL] if Cluster.of(node).effect else []
+        _same(node, "result", [*(v.type for v in region.outputs), *token], node.results)
     elif not node.is_primitive:
         _ordinary(node)
 
@@ -123,15 +128,6 @@ def _same(node: FlatNode, what: str, expected: Sequence[Type], values: Sequence[
     for position, (wanted, value) in enumerate(zip(expected, values, strict=True)):
         if value.type != wanted:
             raise fail(node, f"the type of {what} {position}", str(wanted), str(value.type))
-
-
-def _cluster(node: FlatNode) -> None:
-    if len(node.regions) != 1:
-        raise fail(node, "wrong number of regions", "1, the ops that it stands for", str(len(node.regions)))
-    (region,) = node.regions
-    _same(node, "operand", [v.type for v in region.inputs], node.operands)
-    token = [BOOL] if Cluster.of(node).effect else []
-    _same(node, "result", [*(v.type for v in region.outputs), *token], node.results)
 
 
 def _ordinary(node: FlatNode) -> None:

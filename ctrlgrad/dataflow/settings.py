@@ -24,7 +24,7 @@ import numpy as np
 
 from ctrlgrad import memory
 from ctrlgrad.advice import check_choice
-from ctrlgrad.blocks import block
+from ctrlgrad.blocks import block, holding
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
 from ctrlgrad.dataflow.drawing import Recorder
@@ -123,11 +123,6 @@ class Settings:
 _SETTINGS: ContextVar[Settings] = ContextVar("dataflow settings", default=Settings())  # noqa: B039
 
 
-def _leave_choice(settings: Settings) -> bool:
-    """True if settings say nothing of how a graph runs but where its ops go, and how many iterations are in flight."""
-    return replace(settings, parallel_iterations=None, place=None) == Settings()
-
-
 def current_settings() -> Settings:
     return _SETTINGS.get()
 
@@ -149,11 +144,8 @@ def settings(**changes: Any) -> Iterator[Settings]:
     except UserInputError as error:
         error.source = here()
         raise
-    token = _SETTINGS.set(changed)
-    try:
-        yield _SETTINGS.get()
-    finally:
-        _SETTINGS.reset(token)
+    with holding(_SETTINGS, changed):
+        yield changed
 
 
 # Prepared graphs.
@@ -243,7 +235,8 @@ _OF_THREADS: Cache[_Place, bool] = Cache(4)
 
 def _is_of_threads(graph: Graph, settings: Settings) -> bool:
     """Return true if all ops of a graph go to threads of this process, and the settings allow plans."""
-    if not _leave_choice(settings):
+    # Settings that choose how a graph runs, not only where its ops go and how many iterations are in flight.
+    if replace(settings, parallel_iterations=None, place=None) != Settings():
         return False
     choose = settings.place or as_written
 

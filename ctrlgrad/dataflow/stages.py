@@ -40,7 +40,6 @@ from ctrlgrad.dataflow.partition import Choice, Parts, flat_node
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native.pieces import PART
-from ctrlgrad.engines.threads import UNIT, WORK_TO_SHARE, default_threads
 from ctrlgrad.ir import (
     INDEX,
     Builder,
@@ -70,12 +69,13 @@ from ctrlgrad.passes.recurrence import rows
 from ctrlgrad.records import record
 from ctrlgrad.stacks.choice import GUESS as SIZE
 from ctrlgrad.stacks.choice import bytes_of
+from ctrlgrad.threads import UNIT, WORK_TO_SHARE, default_threads
 
 _LOG = logging.getLogger("ctrlgrad")
 
 # The most chunks in flight, and bytes that they hand on: enough that the stages of a pipeline overlap.
 IN_FLIGHT, BYTES_IN_FLIGHT = 4, 1 << 26
-# In units of work (`engines.threads`): a stage of a chunk, from its messages to the call of its plan; a byte of a
+# In units of work (`ctrlgrad.threads`): a stage of a chunk, from its messages to the call of its plan; a byte of a
 # captured array, which each plan reads and packs anew; an element of a result, and a node of an iteration.
 CHUNK, CAPTURED_BYTE, ELEMENT, NODE = 25_000_000, 10, 8, 1_000
 # Iterations that a loop counts as if their number is unknown: one to be divided, and one inside of its iterations.
@@ -209,7 +209,7 @@ class _Staging(Rewriter):
 
 
 def work_of(node: Node, threads: int) -> float:
-    """Units of work (`engines.threads`) that a node takes on so many threads, unknown sizes and numbers of iterations
+    """Units of work (`ctrlgrad.threads`) that a node takes on so many threads, unknown sizes and numbers of iterations
     guessed."""
     inside = [sum(work_of(inner, threads) for inner in region.nodes) for region in node.regions]
     if inside:
@@ -244,7 +244,17 @@ class _Division:
         self.producers = definitions(loop.body)
         # Carries that are counters, by what an iteration adds, and the integers that follow from them.
         self.steps = {c: step for c in loop.carries if (step := step_of(loop, c, self.number)) is not None}
-        self.repeated = self._repeated()
+        # The values that every stage that takes them computes.
+        made = {c.in_body for c in self.steps} | set(self.loop.shared)
+        for node in self.loop.body.nodes:
+            if node.op.name == "constant" or (
+                node.results
+                and all(map(_is_integer, node.results))
+                and not (node.regions or Trait.EFFECT in node.op.traits or stacks_of(node))
+                and made.issuperset(node.operands)
+            ):
+                made.update(node.results)
+        self.repeated = made
         self.units, self.flows = self._units()
         self.after: list[list[int]] = [[] for _ in self.units]
         for i, unit in enumerate(self.units):
@@ -266,19 +276,6 @@ class _Division:
         node = self.maker(value)
         constant = None if node is None else attributes.Constant.find(node)
         return None if constant is None else constant.value
-
-    def _repeated(self) -> set[Value]:
-        """The values that every stage that takes them computes."""
-        made = {c.in_body for c in self.steps} | set(self.loop.shared)
-        for node in self.loop.body.nodes:
-            if node.op.name == "constant" or (
-                node.results
-                and all(map(_is_integer, node.results))
-                and not (node.regions or Trait.EFFECT in node.op.traits or stacks_of(node))
-                and made.issuperset(node.operands)
-            ):
-                made.update(node.results)
-        return made
 
     def _units(self) -> tuple[list[_Unit], list[tuple[_Unit, Value, _Unit]]]:
         """The units, each after those that it depends on; and the values that one takes from another."""

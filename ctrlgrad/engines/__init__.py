@@ -8,18 +8,18 @@
     device_array               arrays on a GPU that outlive a run
     exact_errors               errors in terms of the user's program, by a second run of the plain graph
     report                     `explain`: the work of a compiling engine, loop by loop
-    threads, precision         number of threads, subnormal numbers, rounding on a GPU
+    precision                  subnormal numbers, rounding on a GPU
     sizes_of_a_run             check of a run's sizes
     compiling                  observers of compilation
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
 from ctrlgrad.advice import check_choice
+from ctrlgrad.blocks import holding
 from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines.report import Report
 from ctrlgrad.errors import UserInputError
@@ -88,17 +88,12 @@ def current_without() -> frozenset[str]:
     return _WITHOUT.get()
 
 
-@contextmanager
-def without_passes(*names: str) -> Iterator[None]:
+def without_passes(*names: str) -> AbstractContextManager[None]:
     """Leave passes out of what compiling engines do to graphs and plans, for a block of code."""
     known = {name for name, _ in OPTIMISATIONS} | set(PLAN_PASSES) | {WEIGH}
     for name in names:
         check_choice("ctrlgrad", "pass", name, sorted(known))
-    token = _WITHOUT.set(_WITHOUT.get() | set(names))
-    try:
-        yield
-    finally:
-        _WITHOUT.reset(token)
+    return holding(_WITHOUT, _WITHOUT.get() | set(names))
 
 
 __all__ = [

@@ -33,7 +33,7 @@ from ctrlgrad.ir import OPS, Graph, Loop, Node, StackType, Trait, Use, attribute
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.control import loop_name
 from ctrlgrad.ir.flow import in_an_iteration
-from ctrlgrad.memory.manager import MAKE_ROOM
+from ctrlgrad.memory.manager import MAKE_ROOM, Stay
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import Session, current
 from ctrlgrad.records import record
@@ -133,7 +133,7 @@ def axes_of(row: Any) -> tuple[int, ...] | None:
 
 
 class RowBlock:
-    """A block that takes rows one by one, and is a chunk of its own: a `Tail`."""
+    """A block that takes rows one by one, and is a chunk of its own."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class RowBlock:
         self._began = time.perf_counter()
         # Another thread may settle it at any time.
         self._lock = forks.lock()
-        self.close, self.free, self.shrink = block.close, block.free, block.shrink
+        self.close, self.free, self.shrink, self.manager = block.close, block.free, block.shrink, block.manager
 
     def _seen(self, array: Any) -> Any:
         """The block's array with the axes of rows as they were pushed."""
@@ -238,10 +238,6 @@ class RowPushes:
     @property
     def manager(self) -> memory.Manager:
         return self._session.manager(CPU)
-
-    def stack(self, node: Node, dtype: np.dtype, shape: tuple[int, ...]) -> BlockStack:
-        """An empty stack of such rows, for a push."""
-        return BlockStack(dtype, shape, tails=self.tails(node))
 
     def tails(self, node: Node) -> RowTails:
         """New source of blocks for a stack that a node pushes on: one run of a loop."""
@@ -333,6 +329,34 @@ def as_list(value: Any) -> Any:
     return value.rows() if isinstance(value, BlockStack) else value
 
 
+def copies_of(values: Sequence[Any]) -> list[Any]:
+    """Values with another stack of the same rows for each block stack: pops leave the caller's as it is."""
+    return [x.copy() if isinstance(x, BlockStack) else x for x in values]
+
+
+def lists_of(values: Sequence[Any]) -> list[Any]:
+    """As `as_lists`, of stacks that another thread may read at the same time."""
+    return as_lists(copies_of(values))
+
+
+def handed_out(values: Sequence[Any]) -> list[Any]:
+    """Results of a call: a stack stays in its blocks if memory managers have all of them, else it becomes a list."""
+    return [_handed_out(x) if isinstance(x, BlockStack) else x for x in values]
+
+
+def _handed_out(stack: BlockStack) -> Any:
+    managers: set[Any] = {getattr(block.storage, "manager", None) for block in stack.blocks}
+    if not managers or None in managers:
+        return stack.rows()
+    stack.rest()
+    if stack.tail is not None:
+        stack.tail.settle()
+    # Pushes of another call need another source of blocks.
+    stack.tail = stack.tails = None
+    stack.stays = [Stay(manager) for manager in managers]
+    return stack
+
+
 def _pure(table: Pure) -> Pure:
     def factory(node: Node) -> Callable[..., Any]:
         kernel = table(node)
@@ -400,7 +424,7 @@ def _sum(node: Node) -> Callable[..., Any]:
         pushes = row_pushes()
         if pushes is None or not _are_alike(a, b):
             return kernel(*[_counted_rows(x) if isinstance(x, BlockStack) else x for x in (a, b)])
-        total = pushes.stack(node, longer.dtype, longer.shape)
+        total = BlockStack(longer.dtype, longer.shape, tails=pushes.tails(node))
         others = iter(shorter)
         for row in longer:
             other = next(others, None)
@@ -423,7 +447,7 @@ def _push(node: Node) -> Callable[[list[Any], Run], Any]:
         if not operands[0]:
             pushes = row_pushes()
             if pushes is not None and not _is_of(operands[0], operands[1]):
-                operands[0] = pushes.stack(node, operands[1].dtype, np.shape(operands[1]))
+                operands[0] = BlockStack(operands[1].dtype, np.shape(operands[1]), tails=pushes.tails(node))
         if isinstance(operands[0], BlockStack) and _takes(node, operands[0], operands[1]):
             s = own_stack(operands)
             s.push(operands[0])
@@ -484,7 +508,7 @@ class NotedLoop(InterpretedLoop):
         session = current()
         if session is None or run.iterations:
             return super().__call__(values, run)
-        with session.manager(CPU).running(loop_name(self.node), self.phase):
+        with session.manager(CPU).recorder.running(loop_name(self.node), self.phase):
             return super().__call__(values, run)
 
 

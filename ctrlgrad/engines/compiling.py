@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
+
+from ctrlgrad.blocks import holding
 
 Observer = Callable[[str], AbstractContextManager[None]]
 _OBSERVER: ContextVar[Observer | None] = ContextVar("who is told what is compiled", default=None)
 
 
-@contextmanager
-def observed(observer: Observer) -> Iterator[None]:
+def observed(observer: Observer) -> AbstractContextManager[None]:
     """Have an observer told of all that is compiled in a block of code."""
-    token = _OBSERVER.set(observer)
-    try:
-        yield
-    finally:
-        _OBSERVER.reset(token)
+    return holding(_OBSERVER, observer)
 
 
 def compiling(name: str) -> AbstractContextManager[None]:

@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, get_args
 
+from ctrlgrad.blocks import holding
+
 Precision = Literal["ieee", "tf32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
@@ -39,9 +41,5 @@ def flushes_subnormals() -> bool:
 @contextmanager
 def computing_with(precision: Precision, flush_subnormals: bool) -> Iterator[None]:
     """A block of code whose runs compute so."""
-    token, flushes = _PRECISION.set(precision), _FLUSHES.set(flush_subnormals)
-    try:
+    with holding(_PRECISION, precision), holding(_FLUSHES, flush_subnormals):
         yield
-    finally:
-        _PRECISION.reset(token)
-        _FLUSHES.reset(flushes)

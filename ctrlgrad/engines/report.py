@@ -9,7 +9,6 @@ from ctrlgrad.records import record
 
 _MODES = {
     "counted": "its predicate is on the host",
-    "masked": "its predicate is read once a chunk of masked iterations",
     "read": "its predicate is read before each iteration",
 }
 
@@ -30,9 +29,9 @@ class LoopReport:
 
     name: str
     engine: str
-    # Why it is not native; of a loop on a GPU that reads its predicate before each iteration, why that is so.
+    # Why it is not native.
     reason: str = ""
-    # Of a loop on a GPU, how it learns whether it goes on: "counted", "masked" or "read".
+    # Of a loop on a GPU, how it learns whether it goes on: "counted" or "read".
     mode: str = ""
     # Of a loop on a GPU that has run, how launches are put on its stream: from a list, or one by one and why.
     launching: str = ""

@@ -20,13 +20,15 @@ from ctrlgrad.errors import CtrlgradError, NumberOverflowError, TracingError, Ty
 from ctrlgrad.execution import kernel_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.tensor import SET_BY, Tensor, instead_of, is_operand, leaked
+from ctrlgrad.frontend.tensor import SCALARS, SET_BY, Tensor, instead_of, is_operand, leaked
+from ctrlgrad.frontend.tensor import is_weak as is_weak
 from ctrlgrad.frontend.trace import current
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Trait, Type, Value, attributes
 from ctrlgrad.ir.attributes import Dynamic
 from ctrlgrad.ir.builder import SMALL
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.types import Shape as Sizes
+from ctrlgrad.ir.types import join
 from ctrlgrad.memory.session import current as session
 from ctrlgrad.ops.term import require_sizes
 from ctrlgrad.options import current_options, default_float
@@ -215,12 +217,10 @@ def concrete(x: Any) -> Any:
 
 FUNCTIONS["array.concrete"] = concrete
 
-_SCALARS = (bool, int, float, complex)
-
 
 def evaluate(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
     """Run a graph on arrays now, by the engine that the options name. A stack comes back as an `EagerStack`."""
-    options, given = current_options(), [x.items if isinstance(x, EagerStack) else x for x in arrays]
+    options, given = current_options(), [x.stack if isinstance(x, EagerStack) else x for x in arrays]
     engine = options.engine
     # One op outside of a trace: its kernel, not a compiler.
     if engine in ("auto", "native") and not any(node.regions for node in graph.nodes):
@@ -232,18 +232,28 @@ def evaluate(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
     ]
 
 
-@record(eq=False)
+@record(eq=False, frozen=False)
 class EagerStack:
-    """The stack of a `TensorArray` outside a trace: its type and its rows (None for a slot never written)."""
+    """A stack outside a trace: of a `TensorArray`, or of what a pullback has saved.
+
+    `stack` is a list of its rows (None for a slot never written), or of a call under a budget a `BlockStack`.
+    """
 
     type: StackType
-    items: list[Any]
+    stack: Any
 
+    @property
+    def items(self) -> list[Any]:
+        """The rows; from now on they are arrays that no budget counts."""
+        stack = self.stack
+        # A copy: another thread may read the stack itself.
+        found: list[Any] = stack if isinstance(stack, list) else stack.copy().rows()
+        self.stack = found
+        return found
 
-def is_weak(x: Any) -> bool:
-    """Return true if x is a Python number, or a traced tensor that promotes like one."""
-    # np.float64 is a subclass of float, but no Python number: it has a dtype of its own.
-    return x.weak if isinstance(x, Tensor) else isinstance(x, _SCALARS) and not isinstance(x, np.generic)
+    def __reduce__(self) -> Any:
+        """Copies and pickles have the rows."""
+        return EagerStack, (self.type, self.items)
 
 
 def type_of(x: Any) -> Type:
@@ -347,7 +357,7 @@ def _has_dtype(x: Any) -> bool:
     """Return true if nested lists contain an array."""
     if isinstance(x, list | tuple):
         return any(map(_has_dtype, x))
-    return not isinstance(x, _SCALARS) or isinstance(x, np.generic)
+    return not isinstance(x, SCALARS) or isinstance(x, np.generic)
 
 
 def _array(x: Any) -> np.ndarray:
@@ -375,10 +385,11 @@ def value_in(builder: Builder, x: Any) -> Value:
             raise leaked(x)
         return x.value
     if isinstance(x, EagerStack):
-        if x.items and all(item is not None and x.type.element == type_of(item) for item in x.items):
-            return builder.emit("stack_from_tensor", [builder.constant(np.stack(x.items))])
-        stack = builder.emit("stack_new", [builder.constant(len(x.items))], {"element": x.type.element})
-        for position, item in enumerate(x.items):
+        items = x.items
+        if items and all(item is not None and x.type.element == type_of(item) for item in items):
+            return builder.emit("stack_from_tensor", [builder.constant(np.stack(items))])
+        stack = builder.emit("stack_new", [builder.constant(len(items))], {"element": x.type.element})
+        for position, item in enumerate(items):
             if item is not None:
                 index = builder.constant(position)
                 stack = builder.emit("stack_write", [stack, index, builder.constant(item)], {"grow": False})
@@ -506,7 +517,10 @@ def _kernel(op: str, plain: _Plain, *types: tuple[np.dtype, Sizes]) -> Callable[
     """The kernel of an op for operands of these dtypes and shapes; an error if the op does not take them."""
     for dtype, _ in types:
         check_dtype(dtype)
-    attrs = {name: tuple(map(_item, x)) if kind is tuple else x for name, kind, x in plain}
+    attrs = {
+        name: tuple(slice(*i[1]) if type(i) is tuple else i for i in x) if kind is tuple else x
+        for name, kind, x in plain
+    }
     return kernel_of(_single(op, [TensorType(*t) for t in types], attrs))
 
 
@@ -545,18 +559,19 @@ _Plain = tuple[tuple[str, type, Any], ...]
 _ITEMS = frozenset((int, NoneType, Dynamic, slice))
 
 
-def _item(x: Any) -> Any:
-    """An item of a plain attribute as it was given."""
-    return slice(*x[1]) if type(x) is tuple else x
-
-
 def apply(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> Any:
     """As `apply_all`, for an op with one result."""
     (result,) = apply_all(op, operands, attrs)
     return result
 
 
-FUNCTIONS["__dim__"] = lambda x, axis: apply("dim", [x], {"axis": axis})
+def unknown_size(x: Any, axis: int) -> Any:
+    """Size of an unknown dimension: a traced scalar that promotes like the Python integer of a known dimension."""
+    size = apply("dim", [x], {"axis": axis})
+    return Tensor(size.builder, size.value, weak=True) if isinstance(size, Tensor) else size
+
+
+FUNCTIONS["__dim__"] = unknown_size
 
 
 def result_dtype(*operands: Any) -> np.dtype:
@@ -627,3 +642,28 @@ def shape_template(dims: Sequence[Any]) -> tuple[tuple[int | None, ...], list[An
             shape.append(int(d))
     require_sizes("a shape", [size for size in shape if size is not None])
     return tuple(shape), operands
+
+
+def joint_type(leaves: Sequence[Any]) -> Type | None:
+    """The type that arrays from different paths share, or None where they do not fit together.
+
+    Python numbers take the dtype of the arrays; dtypes of arrays must agree. A dimension that is unknown on one
+    path is unknown.
+    """
+    types = [type_of(x) for x in leaves]
+    if all(isinstance(t, TensorType) for t in types):
+        strong = {t.dtype for x, t in zip(leaves, types, strict=True) if not is_weak(x) and isinstance(t, TensorType)}
+        dtype = result_dtype(*leaves)
+        if len(strong) > 1 or (strong and dtype not in strong):
+            return None
+        types = [TensorType(dtype, t.shape) for t in types if isinstance(t, TensorType)]
+    joined: Type | None = types[0]
+    for t in types[1:]:
+        joined = None if joined is None or not _known_dims_agree(joined, t) else join(joined, t)
+    return joined
+
+
+def _known_dims_agree(a: Type, b: Type) -> bool:
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        return a.rank == b.rank and all(m is None or n is None or m == n for m, n in zip(a.shape, b.shape, strict=True))
+    return True

@@ -11,7 +11,7 @@ from ctrlgrad import tree
 from ctrlgrad.advice import explains_calls
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError, UserInputError
-from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype, tensor_type, type_of, value_in
+from ctrlgrad.frontend.apply import apply, cast, is_weak, joint_type, result_dtype, tensor_type, type_of, value_in
 from ctrlgrad.frontend.array.promote import ensured
 from ctrlgrad.frontend.carry import Promotion, advice, has_open_elements, learn_elements, promotion
 from ctrlgrad.frontend.checks import check_callable, check_predicate, is_array, same_structure, type_name
@@ -19,7 +19,7 @@ from ctrlgrad.frontend.functions import MISSING
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace
-from ctrlgrad.ir import Builder, Node, TensorType, Type, Value, close, join
+from ctrlgrad.ir import Builder, Node, TensorType, Value, close
 from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.source import Source, here
 from ctrlgrad.stacks.sizes import Size, origin
@@ -205,20 +205,9 @@ def _join_branches(
     wrong = []
     promotions: list[Promotion | None] = []
     for path, *leaves in zip(tree.paths(regions[0].treedef), *(r.leaves for r in regions), strict=True):
-        types = [type_of(x) for x in leaves]
-        dtype = None
-        if all(isinstance(t, TensorType) for t in types):
-            strong = {
-                t.dtype for x, t in zip(leaves, types, strict=True) if not is_weak(x) and isinstance(t, TensorType)
-            }
-            dtype = result_dtype(*leaves)
-            if len(strong) <= 1 and (not strong or dtype in strong):
-                types = [TensorType(dtype, t.shape) for t in types if isinstance(t, TensorType)]
-        dtypes.append(dtype)
-        joined: Type | None = types[0]
-        for t in types[1:]:
-            joined = None if joined is None or not _same_known_dims(joined, t) else join(joined, t)
-        if joined is None:
+        are_arrays = all(isinstance(type_of(x), TensorType) for x in leaves)
+        dtypes.append(result_dtype(*leaves) if are_arrays else None)
+        if joint_type(leaves) is None:
             described = ", ".join(f"{name} returns {type_name(x)}" for name, x in zip(names, leaves, strict=True))
             wrong.append(f"result{path}: {described}")
             found = _promotions(names, leaves)
@@ -246,12 +235,6 @@ def _promotions(names: Sequence[str], leaves: Sequence[Any]) -> dict[str, Promot
         if how is not None:
             found[name] = how
     return found
-
-
-def _same_known_dims(a: Type, b: Type) -> bool:
-    if isinstance(a, TensorType) and isinstance(b, TensorType):
-        return a.rank == b.rank and all(m is None or n is None or m == n for m, n in zip(a.shape, b.shape, strict=True))
-    return True
 
 
 # `switch` and `case`: branches chosen by an index or by the first condition that holds.
@@ -324,8 +307,11 @@ def case(pairs: Sequence[tuple[Any, Callable[[], Any]]], default: Callable[[], A
                 got=type(pair).__name__,
                 hint="case([(x > 0, lambda: a), (x < 0, lambda: b)], default=lambda: c)",
             )
-    for position, (condition, _) in enumerate(pairs):
+    for position, (condition, fn) in enumerate(pairs):
         check_predicate(f"case: condition {position}", [condition], source)
+        check_callable("case", f"the function of entry {position}", fn, (), source)
+    if default is not None:
+        check_callable("case", "default", default, (), source)
     first, *rest = pairs
     if not rest:
         return cond(first[0], first[1], default) if default is not None else first[1]()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.blocks import holding
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, result_dtype, type_of
@@ -240,15 +240,6 @@ class _Guess:
 _GUESS: ContextVar[_Guess | None] = ContextVar("the guess that goes on", default=None)
 
 
-@contextmanager
-def _guessing(guess: _Guess) -> Iterator[None]:
-    token = _GUESS.set(guess)
-    try:
-        yield
-    finally:
-        _GUESS.reset(token)
-
-
 @record
 class Settled(Generic[L]):
     """The settled carry and the last trace of the body; `is_final` is false inside a trace that only infers types."""
@@ -267,7 +258,7 @@ def settle(
         if carry.may_learn:
             guess = _Guess()
             try:
-                with _guessing(guess):
+                with holding(_GUESS, guess):
                     body = trace_body(carry)
                 better = carry.settle(following(body))
             except Exception:

@@ -138,7 +138,8 @@ def check_predicate(what: str, leaves: Sequence[Any], source: Source | None) -> 
             source=source,
             expected="bool[]",
             got=", ".join(type_name(x) if is_array(x) else f"{type(x).__name__}: {x!r}" for x in leaves) or "nothing",
-            hint="compare, or reduce with numpy.any / numpy.all",
+            hint="compare, or reduce with numpy.any / numpy.all"
+            + (", or choose by elements with numpy.where" if what.startswith("cond:") else ""),
         )
 
 

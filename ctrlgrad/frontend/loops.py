@@ -492,7 +492,18 @@ def _scan(
             index, *state = inputs
             row = count - 1 - index if reverse else index
             x = tree.unflatten(rows_treedef, [FUNCTIONS["getitem"](leaf, row) for leaf in rows])
-            return _checked_pair(f(tree.unflatten(carry.treedef, state), x), source)
+            result = f(tree.unflatten(carry.treedef, state), x)
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise TypeMismatchError(
+                    "scan: f does not return a pair",
+                    source=source,
+                    expected="(carry, y); y may be None",
+                    got="None: f ends without `return`" if result is None else type(result).__name__,
+                    hint="return (carry, None) where there is nothing to collect",
+                )
+            check_leaves("scan: the carry that f returns", tree.leaves(result[0]))
+            check_leaves("scan: the result that f collects", tree.leaves(result[1]))
+            return result
 
         return Traced("body", step, [Leaf(INDEX, hint="t"), *carry.entry()])
 
@@ -523,20 +534,6 @@ def _scan(
     if reverse:
         collected = [apply("flip", [y], {"axes": (0,)}) for y in collected]
     return tree.unflatten(carry.treedef, last), tree.unflatten(ys_treedef, collected)
-
-
-def _checked_pair(result: Any, source: Source | None) -> Any:
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise TypeMismatchError(
-            "scan: f does not return a pair",
-            source=source,
-            expected="(carry, y); y may be None",
-            got="None: f ends without `return`" if result is None else type(result).__name__,
-            hint="return (carry, None) where there is nothing to collect",
-        )
-    check_leaves("scan: the carry that f returns", tree.leaves(result[0]))
-    check_leaves("scan: the result that f collects", tree.leaves(result[1]))
-    return result
 
 
 def _collecting(
@@ -668,7 +665,16 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         found, found_treedef = tree.flatten(fn(tree.unflatten(treedef, a), tree.unflatten(treedef, b)))
         labels = ("the elements", "the function's result")
         same_structure("associative_scan", source, labels, (list(a), treedef), (found, found_treedef))
-        _check_sizes(a, found, axes, source)
+        for x, y, axis in zip(a, found, axes, strict=True):
+            if type_of(x) != type_of(y):
+                raise TypeMismatchError(
+                    "associative_scan: the function's result differs from the elements",
+                    source=source,
+                    expected=f"{type_of(x)}, with the elements along axis {axis}",
+                    got=str(type_of(y)),
+                    hint="the function takes many elements at once, along the axis: "
+                    "ctrlgrad.vmap makes it of one for two",
+                )
         return found
 
     def scanned() -> Any:
@@ -712,15 +718,3 @@ def _interleaved(even: Any, odd: Any, axis: int) -> Any:
     pairs = stack([sliced(even, axis, 0, count), odd], axis + 1)
     joined = reshape(pairs, (*pairs.shape[:axis], 2 * count, *pairs.shape[axis + 2 :]))
     return joined if dim(even, axis) == count else concatenate([joined, sliced(even, axis, count, count + 1)], axis)
-
-
-def _check_sizes(given: Sequence[Any], found: Sequence[Any], axes: Sequence[int], source: Source | None) -> None:
-    for x, y, axis in zip(given, found, axes, strict=True):
-        if type_of(x) != type_of(y):
-            raise TypeMismatchError(
-                "associative_scan: the function's result differs from the elements",
-                source=source,
-                expected=f"{type_of(x)}, with the elements along axis {axis}",
-                got=str(type_of(y)),
-                hint="the function takes many elements at once, along the axis: ctrlgrad.vmap makes it of one for two",
-            )

@@ -14,7 +14,7 @@ import functools
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol
@@ -22,13 +22,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.blocks import holding
 from ctrlgrad.errors import DifferentiationError, LeakedValueError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, leaves_of
-from ctrlgrad.ir import Builder, Closed, Graph, Value, close, control
+from ctrlgrad.ir import Builder, Closed, Graph, TensorType, Value, close, control
 from ctrlgrad.ir.attributes import NamedAxis, Saving
 from ctrlgrad.ir.rules import Answer, Batching, Forward, Positions
 from ctrlgrad.records import record
@@ -150,14 +151,9 @@ def around() -> Axes:
     return _BOUND.get()
 
 
-@contextmanager
-def within(axes: Axes) -> Iterator[None]:
+def within(axes: Axes) -> AbstractContextManager[None]:
     """Trace where these axes have names."""
-    token = _BOUND.set(axes)
-    try:
-        yield
-    finally:
-        _BOUND.reset(token)
+    return holding(_BOUND, axes)
 
 
 def bound_to(name: Hashable, size: Any) -> Bound:
@@ -201,22 +197,45 @@ def trace_rule(
     return Traced(what, fn, inputs, what=f"{what}: the result", known=known)
 
 
+class CallWithRule(Protocol):
+    """A call of a function with a rule, which is forward, reverse or for rows; each calls its own of the last methods.
+
+    The methods trace graphs without the captures of the call.
+    """
+
+    kind: str
+    leaves: list[Any]
+    inputs: list[Leaf]
+    source: Source | None
+    # True if the rule is told which arguments are differentiated and which results have cotangents.
+    symbolic_zeros: bool
+
+    @property
+    def roots(self) -> Sequence[Any]:
+        """The functions that the rule calls, and their arguments that are not traced."""
+
+    def primal(self, inputs: list[Any]) -> Any:
+        """The function itself."""
+
+    def push(self, results: Results, perturbed: Positions) -> Answer | None: ...
+    def forward(self, results: Results, perturbed: Positions) -> Graph: ...
+    def backward(self, results: Results, perturbed: Positions, seeded: Positions) -> Answer: ...
+    def rows(self, results: Results, size: int | None, mapped: Positions) -> Answer: ...
+
+
 class Later:
     """A rule of a recorded call: its graphs, over the captures of the call, traced when they are asked for.
 
     Args:
         function: what the rule is of, by identity.
         label: how errors name the rule.
-        roots: the functions that the rule calls, and what it calls them with besides traced values.
         primal: the function of the call, not closed.
     """
 
-    def __init__(
-        self, function: object, label: str, roots: Iterable[Any], results: Results, primal: Graph, source: Source | None
-    ) -> None:
-        self.function, self.label, self.results, self.source = function, label, results, source
+    def __init__(self, call: CallWithRule, function: object, label: str, results: Results, primal: Graph) -> None:
+        self.call, self.function, self.label, self.results, self.source = call, function, label, results, call.source
         self.outer, self.axes, self.device = recorder(), around(), device_here()
-        self.closed_over = closed_over(roots)
+        self.closed_over = closed_over(call.roots)
         reached = [x.value for x in self.closed_over.tensors if x.builder.is_open or self.outer.borrows(x.value)]
         self.closed = close([primal], [*close([primal]).captures, *reached])
         self._answers: dict[Hashable, Answer | None] = {}
@@ -247,7 +266,7 @@ class Later:
                 trace.recording(outer),
                 within(self.axes),
                 placed_on(self.device),
-                _tracing(self.function),
+                holding(_TRACED, (*_TRACED.get(), self.function)),
                 self.closed_over.as_noted(),
             ):
                 answer = trace_it()
@@ -274,49 +293,8 @@ class Later:
 _TRACED: ContextVar[tuple[object, ...]] = ContextVar("functions whose rules are being traced", default=())
 
 
-@contextmanager
-def _tracing(function: object) -> Iterator[None]:
-    token = _TRACED.set((*_TRACED.get(), function))
-    try:
-        yield
-    finally:
-        _TRACED.reset(token)
-
-
-class CallWithForwardRule(Protocol):
-    """A call of a function with a forward rule. Its methods trace graphs without the captures of the call."""
-
-    kind: str
-    leaves: list[Any]
-    inputs: list[Leaf]
-    source: Source | None
-    # True if the rule is told which arguments are differentiated and which results have cotangents.
-    symbolic_zeros: bool
-
-    @property
-    def roots(self) -> Sequence[Any]:
-        """The functions that the rule calls, and their arguments that are not traced."""
-
-    def primal(self, inputs: list[Any]) -> Any:
-        """The function itself."""
-
-    def push(self, results: Results, perturbed: Positions) -> Answer | None: ...
-
-
-class CallWithReverseRule(CallWithForwardRule, Protocol):
-    """A call of a function with a rule for cotangents, and for tangents perhaps."""
-
-    def forward(self, results: Results, perturbed: Positions) -> Graph: ...
-
-    def backward(self, results: Results, perturbed: Positions, seeded: Positions) -> Answer: ...
-
-
 class LaterPush(Later):
     """A forward rule (`ir.rules.Forward`)."""
-
-    def __init__(self, call: CallWithForwardRule, *args: Any) -> None:
-        super().__init__(*args)
-        self.call = call
 
     @property
     def symbolic_zeros(self) -> bool:
@@ -334,15 +312,9 @@ class LaterPush(Later):
 class LaterReverse(LaterPush):
     """A reverse rule (`ir.rules.Reverse`)."""
 
-    call: CallWithReverseRule
-
     def forward(self, perturbed: Positions) -> Graph:
         seen = self.seen(perturbed)
-
-        def trace_it() -> Answer:
-            return Answer(self.call.forward(self.results, seen), seen, ())
-
-        found = self.answer(("forward", seen), trace_it)
+        found = self.answer(("forward", seen), lambda: Answer(self.call.forward(self.results, seen), seen, ()))
         assert found is not None
         return found.graph
 
@@ -356,20 +328,8 @@ class LaterReverse(LaterPush):
         return found
 
 
-class CallWithRowsRule(Protocol):
-    """A call of a function with a rule for rows."""
-
-    inputs: list[Leaf]
-
-    def rows(self, results: Results, size: int | None, mapped: Positions) -> Answer: ...
-
-
 class LaterRows(Later):
     """A rule for rows (`ir.rules.Batching`)."""
-
-    def __init__(self, call: CallWithRowsRule, *args: Any) -> None:
-        super().__init__(*args)
-        self.call = call
 
     def rows(self, size: int | None, mapped: Positions) -> Answer:
         found = self.answer((size, mapped), lambda: self.call.rows(self.results, size, mapped))
@@ -380,8 +340,17 @@ class LaterRows(Later):
 def record_call(later: type[LaterPush] | type[LaterRows], function: object, label: str, call: Any) -> Any:
     """Record a call of a function that has a rule; returns the function's result."""
     region = trace_rule(call.kind, call.primal, call.inputs, call.leaves)
-    rule = later(call, function, label, call.roots, Results.of(region), region.finish(), call.source)
-    return tree.unflatten(region.treedef, emit_call(call.kind, rule.closed, call.leaves, call.source, rule))
+    rule = later(call, function, label, Results.of(region), region.finish())
+    closed = rule.closed
+    if getattr(function, "stops_captures", False):
+        closed = replace(closed, captures=tuple(map(_stopped, closed.captures)))
+    return tree.unflatten(region.treedef, emit_call(call.kind, closed, call.leaves, call.source, rule))
+
+
+def _stopped(value: Value) -> Value:
+    """A captured value as a constant to derivatives."""
+    is_tensor = isinstance(value.type, TensorType) and value.type.is_differentiable
+    return recorder().emit("stop_gradient", [value]) if is_tensor else value
 
 
 def emit_call(

@@ -13,10 +13,13 @@ import numpy as np
 
 from ctrlgrad.advice import SOLVERS
 from ctrlgrad.errors import LeakedValueError, MissingAttributeError, TracingError, TypeMismatchError
+from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc, ours
 from ctrlgrad.ir import Builder, TensorType, Type, Value
 from ctrlgrad.records import pairs
 from ctrlgrad.source import in_converted_code, library_function, operation_text, user_operation
+
+SCALARS = (bool, int, float, complex)
 
 # Advice for errors: replacements for what a traced tensor refuses (in-place methods, names of other libraries).
 
@@ -38,6 +41,7 @@ _IN_PLACE_OF = {
     "float": "x.astype('float32')",
     "double": "x.astype('float64')",
     "long": "x.astype('int64')",
+    "cuda": "ctrlgrad.options(engine='cuda') around the call, not inside of the function",
     "to": "x.astype(dtype), and ctrlgrad.device(...) around the code for a device",
     "assign": "return the new value; x.at[index].set(value) changes a part",
     "set_shape": "declare sizes by ctrlgrad.TensorSpec in the signature",
@@ -138,6 +142,11 @@ def refuse_torch(cls: type, func: Any, types: Any, args: Any = (), kwargs: Any =
     )
 
 
+def _text(x: Tensor) -> str:
+    """The type and origin of a tensor, for errors."""
+    return f"Tensor({x.value.type}{', ' + x.value.hint if x.value.hint else ''})"
+
+
 def leaked(x: Tensor) -> LeakedValueError:
     """The error of a tensor whose function or region has ended: where it was made, and by which trace."""
     builder = x.builder
@@ -147,7 +156,7 @@ def leaked(x: Tensor) -> LeakedValueError:
     return LeakedValueError(
         "a traced tensor is used after its function or region has ended",
         expected="a value that the function or region returned",
-        got=f"{x!r} from {builder.name}" + (f", made at {origin}" if origin else ""),
+        got=f"{_text(x)} from {builder.name}" + (f", made at {origin}" if origin else ""),
         hint="return the value, or carry it through the loop; ctrlgrad.scan or a TensorArray collects one an iteration",
     )
 
@@ -200,7 +209,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """An int for each known dimension, a traced int64 scalar for each unknown one."""
+        """An int for each known dimension; for each unknown one a traced scalar that promotes like an int."""
         return tuple(
             FUNCTIONS["__dim__"](self, axis) if d is None else d for axis, d in enumerate(self.tensor_type.shape)
         )
@@ -213,7 +222,13 @@ class Tensor:
         return total
 
     def __repr__(self) -> str:
-        return f"Tensor({self.value.type}{', ' + self.value.hint if self.value.hint else ''})"
+        # An f-string of a whole shape comes here too.
+        if self.weak and trace.is_trial():
+            raise self._concrete(
+                "its text (str(), repr(), an f-string)",
+                "ctrlgrad.debug.print('{x}', x=x) prints the number when the program runs",
+            )
+        return _text(self)
 
     def __format__(self, spec: str) -> str:
         if spec:
@@ -229,7 +244,7 @@ class Tensor:
         error = TracingError(
             f"{what} needs a number, and a traced tensor has none until the program runs",
             expected="a concrete value",
-            got=repr(self),
+            got=_text(self),
             hint=hint,
         )
         error.refused = (self,)
@@ -313,6 +328,8 @@ class Tensor:
                 got="pow(x, y, modulus)",
                 hint="x ** y % modulus, where x ** y does not overflow its dtype",
             )
+        if self.weak and self.dtype.kind in "iu" and isinstance(other, int) and other < 0:
+            return 1 / _power(self, -other)
         return _power(self, other)
 
     # A traced tensor never changes, so its copy is itself.
@@ -432,17 +449,48 @@ class Tensor:
         return FUNCTIONS["__namespace__"]()
 
 
+def is_weak(x: Any) -> bool:
+    """Return true if x is a Python number, or a traced tensor that promotes like one."""
+    # np.float64 is a subclass of float, but no Python number: it has a dtype of its own.
+    return x.weak if isinstance(x, Tensor) else isinstance(x, SCALARS) and not isinstance(x, np.generic)
+
+
+def _operator(name: str, *operands: Any) -> Any:
+    """Call the array function behind an operator; Python numbers give Python numbers, which a function does not."""
+    if not all(map(is_weak, operands)):
+        return FUNCTIONS[name](*operands)
+    if name in _OTHER_FOR_BOOLEANS and trace.is_trial() and all(map(_is_boolean, operands)):
+        # Comparisons of known sizes are Python's booleans, which are integers here; NumPy's are not.
+        tensor = next(x for x in operands if isinstance(x, Tensor))
+        raise tensor._concrete("arithmetic of Python's booleans", "x.astype(int) makes integers of them")
+    found = FUNCTIONS[name](*operands)
+    return tuple(map(_weak, found)) if isinstance(found, tuple) else _weak(found)
+
+
+def _weak(x: Any) -> Any:
+    return Tensor(x.builder, x.value, weak=True) if isinstance(x, Tensor) else x.item()
+
+
+def _is_boolean(x: Any) -> bool:
+    return isinstance(x, bool) or (isinstance(x, Tensor) and x.dtype == np.bool_)
+
+
 def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    def accepts(self: Any, other: Any) -> bool:
+        # A list times a Python integer is the list repeated: Python asks for the number.
+        is_repeated = name == "multiply" and self.weak and self.dtype.kind in "iu"
+        return is_operand(other, nested=not is_repeated)
+
     def forward(self: Any, other: Any) -> Any:
-        return FUNCTIONS[name](self, other) if is_operand(other, nested=True) else NotImplemented
+        return _operator(name, self, other) if accepts(self, other) else NotImplemented
 
     def reflected(self: Any, other: Any) -> Any:
-        return FUNCTIONS[name](other, self) if is_operand(other, nested=True) else NotImplemented
+        return _operator(name, other, self) if accepts(self, other) else NotImplemented
 
     return forward, reflected
 
 
-_OPERANDS = (Tensor, np.ndarray, np.generic, bool, int, float, complex)
+_OPERANDS = (Tensor, np.ndarray, np.generic, *SCALARS)
 
 
 def is_operand(x: Any, nested: bool = False) -> bool:
@@ -457,6 +505,7 @@ _OPERATORS = pairs(
     "add:add sub:subtract mul:multiply truediv:divide floordiv:floor_divide mod:remainder divmod:divmod pow:power "
     "matmul:matmul and:bitwise_and or:bitwise_or xor:bitwise_xor lshift:bitwise_left_shift rshift:bitwise_right_shift"
 )
+_OTHER_FOR_BOOLEANS = {"add", "subtract", "multiply", "negative", "positive", "abs", "bitwise_invert"}
 _COMPARISONS = pairs("lt:less le:less_equal gt:greater ge:greater_equal eq:equal ne:not_equal")
 _power = _binary("power")[0]
 for _dunder, _name in _OPERATORS.items():
@@ -469,7 +518,11 @@ for _dunder, _name in _COMPARISONS.items():
 
 
 def _to_integers(name: str) -> Callable[[Any], Any]:
-    return lambda self: FUNCTIONS["astype"](FUNCTIONS[name](self), np.int64)
+    def convert(self: Tensor) -> Any:
+        integers = FUNCTIONS["astype"](FUNCTIONS[name](self), np.int64)
+        return Tensor(integers.builder, integers.value, self.weak)
+
+    return convert
 
 
 def _attribute(name: str) -> property:
@@ -490,8 +543,12 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
+def _unary(name: str) -> Callable[[Any], Any]:
+    return lambda self: _operator(name, self)
+
+
 for _dunder, _name in pairs("neg:negative pos:positive abs:abs invert:bitwise_invert").items():
-    setattr(Tensor, f"__{_dunder}__", _method(_name))
+    setattr(Tensor, f"__{_dunder}__", _unary(_name))
 _METHODS = """sum mean prod max min any all argmax argmin cumsum cumprod clip reshape transpose squeeze astype take
 ravel flatten dot round std var copy conj conjugate swapaxes repeat argsort nonzero searchsorted trace diagonal"""
 for _name in _METHODS.split():

@@ -21,6 +21,7 @@ Captured = dict[int, tuple[np.ndarray, np.ndarray]]
 class _State(threading.local):
     builder: Builder | None = None
     captured: Captured | None = None
+    is_trial: bool = False
 
 
 _STATE = _State()
@@ -40,6 +41,21 @@ def capturing() -> Iterator[Captured]:
         yield _STATE.captured
     finally:
         _STATE.captured = outer
+
+
+@contextmanager
+def trying_unknown_sizes() -> Iterator[None]:
+    """In this block, an error means that the function is traced for its exact sizes instead."""
+    outer, _STATE.is_trial = _STATE.is_trial, True
+    try:
+        yield
+    finally:
+        _STATE.is_trial = outer
+
+
+def is_trial() -> bool:
+    """Return true where sizes are unknown only as long as the function does not ask for their numbers."""
+    return _STATE.is_trial
 
 
 class Mapped(Builder):

@@ -20,7 +20,16 @@ from ctrlgrad import tree
 from ctrlgrad.errors import CtrlgradError, TracingError
 from ctrlgrad.forks import once
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import cast, concrete, evaluate, is_weak, type_of, value_in, without_numbers
+from ctrlgrad.frontend.apply import (
+    EagerStack,
+    cast,
+    concrete,
+    evaluate,
+    is_weak,
+    type_of,
+    value_in,
+    without_numbers,
+)
 from ctrlgrad.frontend.checks import check_leaves, is_array
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, Node, Type, Value, attributes
@@ -113,6 +122,12 @@ class Known:
             else:
                 waiting.pop()
         return _found(builder, value)
+
+    def forget_stacks(self) -> None:
+        """Let go of rows: traces refer to themselves, so they wait for the collector."""
+        for value, given in self._numbers.items():
+            if isinstance(given, EagerStack):
+                self._numbers[value] = None
 
     def _has(self, value: Value) -> bool:
         nodes = self.builder.nodes
@@ -208,7 +223,7 @@ class Traced:
         with self.recording():
             self.inputs = [self.input(x) for x in inputs]
             if known is not None:
-                self.builder.known = Known(self.builder, known)
+                self.known = self.builder.known = Known(self.builder, known)
             try:
                 self.result = fn(list(self.inputs))
             except (TypeError, ValueError) as error:

@@ -523,18 +523,15 @@ def _eig(equation: Equation, a: Any) -> Any:
     results = [found]
     if equation.params["compute_left_eigenvectors"]:
         # The rows of the inverse, each up to its scale.
-        results.append(_scaled(adjoint(cnp.linalg.inv(vectors))))
+        # Columns of norm 1 whose largest component is real.
+        columns = adjoint(cnp.linalg.inv(vectors))
+        size = cnp.abs(columns)
+        largest = cnp.take_along_axis(columns, cnp.argmax(size, axis=-2, keepdims=True), -2)
+        norm = cnp.sqrt(cnp.sum(size * size, -2, keepdims=True))
+        results.append(columns * (cnp.conj(largest) / (cnp.abs(largest) * norm)))
     if equation.params["compute_right_eigenvectors"]:
         results.append(vectors)
     return results
-
-
-def _scaled(columns: Any) -> Any:
-    """Columns of norm 1 whose largest component is real."""
-    size = cnp.abs(columns)
-    largest = cnp.take_along_axis(columns, cnp.argmax(size, axis=-2, keepdims=True), -2)
-    norm = cnp.sqrt(cnp.sum(size * size, -2, keepdims=True))
-    return columns * (cnp.conj(largest) / (cnp.abs(largest) * norm))
 
 
 @entry("schur")

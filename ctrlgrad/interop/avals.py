@@ -17,7 +17,7 @@ import numpy as np
 from jax._src.config import traceback_filtering
 
 from ctrlgrad.dtypes import NAMES, dtype_kind
-from ctrlgrad.errors import CtrlgradError, TypeMismatchError, locate
+from ctrlgrad.errors import CtrlgradError, TypeMismatchError, locate, parts
 from ctrlgrad.frontend.apply import is_weak
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
@@ -54,10 +54,14 @@ def told(kind: type[CtrlgradError], problem: str, source: Source | None, hint: s
     except CtrlgradError:
         raise
     except Exception as error:
-        frames = list(_frames(error.__traceback__))
+        frames = list(parts(error.__traceback__))
         # JAX or the user's code may have called NumPy or Python's library: skip frames of these.
         raising = next((file for file in map(_file, reversed(frames)) if not file.startswith(_BENEATH)), "")
-        error = error.with_traceback(_without_jax(frames))
+        kept: TracebackType | None = None
+        for t in reversed(frames):
+            if not is_of_jax(_file(t)):
+                kept = TracebackType(kept, t.tb_frame, t.tb_lasti, t.tb_lineno)
+        error = error.with_traceback(kept)
         if not is_of_jax(raising):
             locate(error, "code that JAX traces for from_jax", source)
             raise
@@ -71,22 +75,8 @@ def told(kind: type[CtrlgradError], problem: str, source: Source | None, hint: s
         ) from error
 
 
-def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
-
-
 def _file(traceback: TracebackType) -> str:
     return traceback.tb_frame.f_code.co_filename
-
-
-def _without_jax(frames: list[TracebackType]) -> TracebackType | None:
-    kept: TracebackType | None = None
-    for t in reversed(frames):
-        if not is_of_jax(_file(t)):
-            kept = TracebackType(kept, t.tb_frame, t.tb_lasti, t.tb_lineno)
-    return kept
 
 
 # JAX's settings that decide what a program means.

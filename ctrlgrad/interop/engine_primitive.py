@@ -272,11 +272,7 @@ def _run(*arrays: Any, program: JaxProgram) -> list[Any]:
 program_p.def_impl(_run)
 
 
-def _types(*avals: Any, program: JaxProgram) -> tuple[Any, ...]:
-    return program.avals
-
-
-program_p.def_abstract_eval(_types)
+program_p.def_abstract_eval(lambda *avals, program: program.avals)
 
 
 def _lower(ctx: Any, *operands: Any, program: JaxProgram) -> Any:

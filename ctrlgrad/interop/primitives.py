@@ -74,8 +74,7 @@ def entry(*names: str) -> Callable[[Entry], Entry]:
     """Give the translation of primitives: `fn(equation, *operands)` returns the result, or a sequence of several."""
 
     def register(fn: Entry) -> Entry:
-        for name in names:
-            TABLE[name] = fn
+        TABLE.update(dict.fromkeys(names, fn))
         return fn
 
     return register

@@ -8,8 +8,10 @@ both.
 
 from __future__ import annotations
 
+import cmath
 import enum
 import functools
+import math
 import numbers
 import types
 import typing
@@ -19,6 +21,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir.types import Shape as Sizes
 from ctrlgrad.ir.types import TensorType
 from ctrlgrad.records import record
@@ -124,6 +127,10 @@ def _quiet(value: Any) -> Any:
     return field(metadata={"quiet": value})
 
 
+# Elements that a pass over them may take at each trace: it takes less time than the trace itself.
+MOST_LOOKED_AT = 1 << 20
+
+
 @record(kw_only=True)
 class Constant(Attributes):
     # Its elements lie by rows: engines count their places by the shape alone.
@@ -133,6 +140,19 @@ class Constant(Attributes):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", np.asarray(self.value, order="C"))
+
+    @property
+    def is_finite(self) -> bool:
+        """False if an element is seen to be infinite or NaN; more elements than `MOST_LOOKED_AT` are not looked at."""
+        value = self.value
+        if dtype_kind(value.dtype) not in "fc" or value.size > MOST_LOOKED_AT:
+            return True
+        if value.size == 1:
+            return cmath.isfinite(value.item())
+        # The sum of squares takes half the time; where it overflows, each element is looked at.
+        if value.dtype.char in "fd" and math.isfinite(np.vdot(value, value)):
+            return True
+        return bool(np.isfinite(value).all())
 
 
 @record(kw_only=True)
@@ -318,6 +338,10 @@ class NamedAxis:
 class Barrier(Attributes):
     # Name of the value, by which the policy of a checkpoint refers to it.
     name: str | None = None
+
+
+# The name of a barrier behind an input that stands for a constant which is not finite (see `ir/interning.py`).
+NOT_FINITE = "not finite"
 
 
 class Saveable(enum.Enum):

@@ -26,6 +26,7 @@ from ctrlgrad.ir import attributes
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.ir.control import Branch, Capture, Loop, view
 from ctrlgrad.ir.graph import Graph, Node, Value
+from ctrlgrad.ir.op import OPS
 from ctrlgrad.ir.types import StackType, TensorType, Type
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
@@ -51,16 +52,13 @@ class Alike:
         self.fn = fn
 
     def __hash__(self) -> int:
-        return hash(getattr(_plain(self.fn), "__code__", None))
+        fn = self.fn
+        while isinstance(fn, functools.partial | types.MethodType):
+            fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
+        return hash(getattr(fn, "__code__", None))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Alike) and _alike(self.fn, other.fn)
-
-
-def _plain(fn: Any) -> Any:
-    while isinstance(fn, functools.partial | types.MethodType):
-        fn = fn.func if isinstance(fn, functools.partial) else fn.__func__
-    return fn
 
 
 def _alike(a: Any, b: Any) -> bool:
@@ -231,15 +229,18 @@ def lift_constants(graph: Graph) -> tuple[Graph, list[np.ndarray]]:
     return Graph(inputs, nodes, graph.outputs, graph.name), [attributes.Constant.of(node).value for node in lifted]
 
 
-def shared(graph: Graph) -> tuple[Graph, list[np.ndarray]]:
+def shared(graph: Graph, *, differentiated: bool = False) -> tuple[Graph, list[np.ndarray]]:
     """A graph that says the same, from the same lines of the user's code, and the values of its further inputs.
 
-    The graph has no calls. The first call's graph serves later ones that differ in constants alone.
+    The graph has no calls. The first call's graph serves later ones that differ in constants alone. Derivatives depend
+    on the constants that are not finite (`gradients/strong_zeros.py`), so these are equal in graphs to differentiate.
     """
     constants: list[attributes.Constant] = []
     numbers: dict[Value, int] = {}
     try:
-        family = _FAMILIES.get(_key(graph, numbers, constants), lambda: _Family(len(numbers)))
+        key = _key(graph, numbers, constants)
+        wild = frozenset(i for i, x in enumerate(constants) if differentiated and not x.is_finite)
+        family = _FAMILIES.get((key, wild), lambda: _Family(len(numbers)))
     except TypeError:
         # An attribute that cannot be a key.
         return graph, []
@@ -247,36 +248,42 @@ def shared(graph: Graph) -> tuple[Graph, list[np.ndarray]]:
         if family.graph is None:
             kept = (i for i, x in enumerate(constants) if x.value.nbytes <= LARGEST and not x.varies)
             family.constants = {i: constants[i].value.tobytes() for i in kept}
-            family.graph = _lifted(graph, frozenset(range(len(constants))) - family.constants.keys())
-        else:
-            changed = [i for i, held in family.constants.items() if constants[i].value.tobytes() != held]
-            if changed:
-                for i in changed:
-                    del family.constants[i]
-                family.graph = _lifted(graph, frozenset(range(len(constants))) - family.constants.keys())
+        changed = [i for i, held in family.constants.items() if constants[i].value.tobytes() != held]
+        for i in changed:
+            del family.constants[i]
+        if changed or family.graph is None:
+            family.graph = _lifted(graph, frozenset(range(len(constants))) - family.constants.keys(), wild)
         return family.graph, [x.value for i, x in enumerate(constants) if i not in family.constants]
 
 
-def _lifted(graph: Graph, positions: frozenset[int]) -> Graph:
-    """The graph with the constants at these positions, counted in the order of `_key`, as its last inputs."""
+def _lifted(graph: Graph, positions: frozenset[int], wild: frozenset[int]) -> Graph:
+    """The graph with the constants at these positions, counted in the order of `_key`, as its last inputs.
+
+    `wild`: positions of constants that are not finite.
+    """
     if not positions:
         return graph
-    nodes, free = _without(graph, iter(range(1 << 62)), positions)
+    nodes, free = _without(graph, iter(range(1 << 62)), positions, wild)
     return Graph((*graph.inputs, *(free[i] for i in sorted(free))), nodes, graph.outputs, graph.name)
 
 
 def _without(
-    graph: Graph, position: Iterator[int], positions: frozenset[int]
+    graph: Graph, position: Iterator[int], positions: frozenset[int], wild: frozenset[int]
 ) -> tuple[tuple[Node, ...], dict[int, Value]]:
     """The nodes of a graph without those constants, and the values that are free in it then, by position."""
     nodes: list[Node] = []
     free: dict[int, Value] = {}
     for node in graph.nodes:
         if node.op.name == "constant" and (i := next(position)) in positions:
-            free[i] = node.result
-            continue
+            if i not in wild:
+                free[i] = node.result
+                continue
+            # Inputs count as finite where zeros are to stop a NaN: a barrier says that this one is not.
+            free[i] = Value(node.result.type, node.result.hint)
+            barrier = attributes.Barrier(name=attributes.NOT_FINITE)
+            node = Node(OPS["barrier"], (free[i],), node.results, barrier, (), node.source)
         if node.regions:
-            inside = [_without(region, position, positions) for region in node.regions]
+            inside = [_without(region, position, positions, wild) for region in node.regions]
             outer = {i: Value(v.type, v.hint) for _, found in inside for i, v in found.items()}
             if outer:
                 node = _capturing(node, inside, outer)

@@ -131,7 +131,8 @@ class _Outline(Printer):
         if node.regions:
             yield self.block(node, order)
         elif isinstance(node.attrs, attributes.Constant):
-            self.stands_for(node.results[0], _number(node), _ATOM)
+            value = np.asarray(attributes.Constant.of(node).value)
+            self.stands_for(node.results[0], repr(value.item()) if value.ndim == 0 else format_attrs(node), _ATOM)
         elif Trait.STACK in node.op.traits:
             yield from self.on_stack(node)
         else:
@@ -275,11 +276,6 @@ def _in_lines(texts: Sequence[str]) -> list[str]:
         else:
             lines.append(text)
     return lines
-
-
-def _number(node: Node) -> str:
-    value = np.asarray(attributes.Constant.of(node).value)
-    return repr(value.item()) if value.ndim == 0 else format_attrs(node)
 
 
 # Drawing of the outline as SVG, with a layout of its own: no other program is needed.

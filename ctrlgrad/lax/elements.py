@@ -54,7 +54,9 @@ def round(x: Any, rounding_method: int = 0) -> Any:
     if int(rounding_method) == 1:
         return cnp.round(x)
     whole = cnp.trunc(x)
-    return whole + cnp.where(cnp.abs(x - whole) >= 0.5, cnp.sign(x), x * 0)
+    # An infinity is whole. The sign of a zero is that of x.
+    is_half = cnp.abs(x - cnp.where(cnp.isinf(x), 0.0, whole)) >= 0.5
+    return cnp.where(is_half & cnp.isfinite(x), whole + cnp.sign(x), whole)
 
 
 @custom_jvp
@@ -134,6 +136,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
                 "lax.bitcast_convert_type: a dtype without bits of its own",
                 expected="integers or floats",
                 got=f"{x.dtype.name} to {dtype.name}",
+                hint="cast bools to uint8; convert real and imaginary parts by themselves",
             )
     old, new = x.dtype.itemsize, dtype.itemsize
     bits = _unsigned(x)
@@ -146,6 +149,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
                 "lax.bitcast_convert_type: the last axis does not make one number",
                 expected=f"[..., {new // old}]",
                 got=str(x.shape),
+                hint="reshape, so that the last axis holds the parts of one number",
             )
         wide = bits.astype(f"u{new}")
         bits = cnp.asarray(0, wide.dtype)
@@ -162,7 +166,9 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> An
     """
     x = cnp.asarray(operand)
     if dtype_kind(x.dtype) != "f":
-        raise TypeMismatchError("lax.reduce_precision: not floats", got=x.dtype.name)
+        raise TypeMismatchError(
+            "lax.reduce_precision: not floats", got=x.dtype.name, hint="x.astype(float) makes floats"
+        )
 
     @custom_jvp
     def rounded(x: Any) -> Any:

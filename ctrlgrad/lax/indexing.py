@@ -11,6 +11,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.frontend.array.keys import filling
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.lax import elements
@@ -237,17 +238,6 @@ def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int
 # Reads of windows at starts that may be traced: `jax.lax.gather`.
 
 
-def _fill(dtype: Any, value: Any) -> Any:
-    """JAX's fill value: NaN, the least signed or the largest unsigned integer, or true."""
-    if value is not None:
-        return cnp.asarray(value).astype(dtype)
-    if dtype_kind(dtype) in "fc":
-        return dtype.type(np.nan)
-    if dtype_kind(dtype) == "b":
-        return np.True_
-    return dtype.type(np.iinfo(dtype).min if dtype_kind(dtype) == "i" else np.iinfo(dtype).max)
-
-
 def gather(
     operand: Any,
     start_indices: Any,
@@ -292,16 +282,13 @@ def gather(
     part = turned(part, [order.index(axis) for axis in wanted])
     if windows.inside is None:
         return part
-    inside = cnp.reshape(windows.inside, _spread(windows.batch, [a not in offsets for a in range(len(order))]))
+    # The sizes at the axes that take one, else 1.
+    takes = [a not in offsets for a in range(len(order))]
+    rest = iter(windows.batch)
+    inside = cnp.reshape(windows.inside, [next(rest) if take else 1 for take in takes])
     if windows.promised:
         return elements.read(part, inside) if dtype_kind(x.dtype) in "fc" else part
-    return cnp.where(inside, part, _fill(x.dtype, fill_value))
-
-
-def _spread(sizes: Sequence[Any], takes: Sequence[bool]) -> list[Any]:
-    """The sizes at the axes that take one, else 1."""
-    rest = iter(sizes)
-    return [next(rest) if take else 1 for take in takes]
+    return cnp.where(inside, part, filling(x.dtype, fill_value))
 
 
 # Writes of windows at starts that may be traced: the scatters of `jax.lax`.

@@ -304,6 +304,7 @@ def conv_dimension_numbers(
                 "lax.conv_dimension_numbers: the letters do not name the axes",
                 expected=f"{rank} letters: {first}, {second} and those of the window's axes",
                 got=str(dimension_numbers),
+                hint="such as ('NHWC', 'HWIO', 'NHWC') for images",
             )
         found.append(tuple(spec.index(c) for c in (first, second, *spatial)))
     return ConvDimensionNumbers(*found)
@@ -351,6 +352,7 @@ def conv_general_dilated(
             "lax.conv_general_dilated: the features do not fit",
             expected="features in: those of a kernel times the groups; features out: a multiple of the groups",
             got=f"input {tuple(lhs.shape)}, kernels {tuple(rhs.shape)}, {groups} groups",
+            hint="check dimension_numbers: without them features are axis 1, those of kernels axes 0 and 1",
         )
     window = tuple((k - 1) * d + 1 for k, d in zip(w.shape[2:], apart, strict=True))
     if isinstance(padding, str) or hasattr(padding, "name"):

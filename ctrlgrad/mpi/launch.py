@@ -79,13 +79,6 @@ def print_ending(ending: Ending) -> None:
     print(f"{ending.title}: {ending.text}", file=sys.stderr, flush=True)
 
 
-def _show_on_terminal(ending: Ending) -> None:
-    """Print an ending on the terminal of `mpirun`, if stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
-            terminal.write(f"\n{ending.title}: {ending.text}\n")
-
-
 class Watch:
     """Watches from `start` to `close`; in between, `fail` ends all ranks.
 
@@ -300,8 +293,10 @@ class Watch:
         """Act on a signal that this rank, or another one, has got."""
         if self.rank == 0:
             ending = self.on_interruption()
-            if number == signal.SIGTERM:
-                _show_on_terminal(ending)
+            if number == signal.SIGTERM and not sys.stderr.isatty():
+                # Print the ending on the terminal of `mpirun`.
+                with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
+                    terminal.write(f"\n{ending.title}: {ending.text}\n")
             self._end(ending)
         with contextlib.suppress(OSError):
             _send(self._peers[0], _INTERRUPTED, Ending("", "", number))
@@ -430,7 +425,17 @@ def join() -> Joined:
     """
     launch = launched()
     size = 1 if launch is None else launch.size
-    world = _start_mpi()
+    # Start MPI, and return the ranks' means of exchange.
+    try:
+        from ctrlgrad.mpi.world import World  # loads mpi4py, an extra, and starts MPI
+    except (ImportError, RuntimeError) as error:
+        raise UserInputError(
+            "this process is one of several that were started together, and MPI cannot be used",
+            expected="mpi4py, and the MPI library whose mpirun is used",
+            got=str(error),
+            hint="pip install -e '.[mpi]', or start one process, without mpirun",
+        ) from None
+    world = World()
     if size is not None and world.size != size:
         raise UserInputError(
             "the launcher and mpi4py belong to different MPI libraries",
@@ -444,20 +449,6 @@ def join() -> Joined:
     # Runs before mpi4py ends MPI, which waits for all ranks.
     atexit.register(_leave, watch, _Uncaught())
     return Joined(world, watch)
-
-
-def _start_mpi() -> World:
-    """Start MPI, and return the ranks' means of exchange."""
-    try:
-        from ctrlgrad.mpi.world import World  # loads mpi4py, an extra, and starts MPI
-    except (ImportError, RuntimeError) as error:
-        raise UserInputError(
-            "this process is one of several that were started together, and MPI cannot be used",
-            expected="mpi4py, and the MPI library whose mpirun is used",
-            got=str(error),
-            hint="pip install -e '.[mpi]', or start one process, without mpirun",
-        ) from None
-    return World()
 
 
 class _Uncaught:

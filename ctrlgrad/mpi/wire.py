@@ -92,7 +92,8 @@ def encode_value(header: Header, value: Any) -> list[Any]:
         parts: list[Any] = []
         for element in value:
             array = np.asarray(element, order="C")
-            parts += [_element_header(array), _padded(array.tobytes())]
+            fixed = _ELEMENT.pack(dtype_code(array.dtype).encode(), array.ndim)
+            parts += [_padded(fixed + struct.pack(f"<{array.ndim}q", *array.shape)), _padded(array.tobytes())]
         return encode(replace(header, form=len(value)), parts)
     array = np.asarray(value, order="C")
     form = _ARRAY if isinstance(value, np.ndarray) else _SCALAR
@@ -146,11 +147,6 @@ def decode_stack(count: int, payload: np.ndarray) -> list[np.ndarray]:
     except (struct.error, ValueError, TypeError) as error:
         raise _broken(f"a stack whose bytes do not fit its headers ({error})") from None
     return found
-
-
-def _element_header(array: np.ndarray) -> bytes:
-    fixed = _ELEMENT.pack(dtype_code(array.dtype).encode(), array.ndim)
-    return _padded(fixed + struct.pack(f"<{array.ndim}q", *array.shape))
 
 
 def _aligned(size: int) -> int:

@@ -308,6 +308,7 @@ def _infer_top_k(attrs: attributes.Selection, x: TensorType) -> TensorType:
             "top_k: the axis does not have as many elements",
             expected=f"0 <= k, and {attrs.count} elements or more along axis {attrs.axis}",
             got=str(x),
+            hint="take fewer: k = min(k, x.shape[-1])",
         )
     shape = (*x.shape[: attrs.axis], attrs.count, *x.shape[attrs.axis + 1 :])
     return TensorType(INDEX.dtype, shape)
@@ -318,7 +319,11 @@ def _infer_top_k(attrs: attributes.Selection, x: TensorType) -> TensorType:
 @declared("searchsorted", 2, Trait.TOTAL, attributes=attributes.Search)
 def _infer_searchsorted(attrs: Attributes, row: TensorType, values: TensorType) -> TensorType:
     if row.rank != 1:
-        raise ShapeError("searchsorted: the sorted operand is not one-dimensional", got=str(row))
+        raise ShapeError(
+            "searchsorted: the sorted operand is not one-dimensional",
+            got=str(row),
+            hint="ctrlgrad.vmap takes row by row",
+        )
     if row.dtype != values.dtype or dtype_kind(row.dtype) not in _ORDERED:
         raise TypeMismatchError("searchsorted: not two operands of one real dtype", got=f"{row} and {values}")
     return TensorType(INDEX.dtype, values.shape)
@@ -423,8 +428,13 @@ def indexed_shape(shape: Shape, key: Key, operands: Sequence[Type]) -> Shape:
         if isinstance(item, slice):
             result.append(_sliced(dim, item))
             continue
-        if isinstance(item, int):
-            _check_range(item, dim, axis - 1)
+        if isinstance(item, int) and dim is not None and not -dim <= item < dim:
+            raise IndexOutOfRangeError(
+                f"indexing: index {item} is out of range on axis {axis - 1}",
+                expected=f"-{dim} <= index < {dim}",
+                got=str(item),
+                hint="clip the index, or take x[-1] for the last",
+            )
         if advanced:
             if not places:
                 first = len(result)
@@ -450,16 +460,6 @@ def _sliced(dim: Dim, item: slice) -> Dim:
     if any(isinstance(part, TensorType) for part in parts) or dim is None:
         return None
     return len(range(*item.indices(dim)))
-
-
-def _check_range(index: int, dim: Dim, axis: int) -> None:
-    if dim is not None and not -dim <= index < dim:
-        raise IndexOutOfRangeError(
-            f"indexing: index {index} is out of range on axis {axis}",
-            expected=f"-{dim} <= index < {dim}",
-            got=str(index),
-            hint="clip the index, or take x[-1] for the last",
-        )
 
 
 def _check_operands(operation: str, key: Key, operands: Sequence[Type]) -> None:

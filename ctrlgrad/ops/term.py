@@ -289,9 +289,11 @@ def axes_in_order(operation: str, given: Sequence[int], rank: int) -> list[int]:
         if not -rank <= axis < rank:
             raise ShapeError(
                 f"{operation}: axis {axis} is out of range",
-                expected=f"-{rank} <= axis < {rank}",
+                expected=f"-{rank} <= axis < {rank}" if rank else "an array of rank 1 or more",
                 got=str(axis),
-                hint="axes count from 0, or from the end with -1 for the last",
+                hint="axes count from 0, or from the end with -1 for the last"
+                if rank
+                else "ctrlgrad.numpy.atleast_1d(x) has one",
             )
         result.append(axis % rank)
     if len(set(result)) != len(result):

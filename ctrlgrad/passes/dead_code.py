@@ -307,15 +307,6 @@ def _key(node: Node) -> _Key | None:
     return (node.op.name, node.operands, repr(node.attrs))
 
 
-# Counters leave checkpoints: what a function that is computed again only counts is counted beside it.
-#
-# A loop whose whole body is a checkpoint carries its counter through the call. Counted outside, it is seen to follow
-# from the number of the iteration, and the gradient saves nothing for it.
-#
-# In: any graph. Out: nothing uses a result of a checkpoint that is an int64 scalar and made of its operands and
-# constants by sums and differences; such a result stays, unused.
-
-
 # Counts: what the counter of a loop ends with is computed from the loop's bound, not asked of the loop.
 #
 # Nothing that comes later then depends on the loop for it, and a gradient that needs it in every iteration of a loop
@@ -351,6 +342,15 @@ class _KnowingCounts(Rewriter):
         node = next((n for n in self.builder.nodes if value in n.results), None)
         constant = None if node is None else attributes.Constant.find(node)
         return None if constant is None else constant.value
+
+
+# Counters leave checkpoints: what a function that is computed again only counts is counted beside it.
+#
+# A loop whose whole body is a checkpoint carries its counter through the call. Counted outside, it is seen to follow
+# from the number of the iteration, and the gradient saves nothing for it.
+#
+# In: any graph. Out: nothing uses a result of a checkpoint that is an int64 scalar and made of its operands and
+# constants by sums and differences; such a result stays, unused.
 
 
 def count_outside(graph: Graph) -> Graph:

@@ -48,7 +48,6 @@ from ctrlgrad.ops.term import Term, zeros
 from ctrlgrad.passes.heavy import multiplications, pays_as_rows, pays_as_sum, pays_inside
 from ctrlgrad.passes.recurrence import Row, rows
 from ctrlgrad.records import record
-from ctrlgrad.source import Source
 from ctrlgrad.stacks.choice import bytes_of
 
 # Sums over iterations: what a loop does nothing with but add it to a carry, like the gradients of its parameters.
@@ -296,18 +295,15 @@ class ChunkedLoop:
             limit = inner.input(INDEX, "limit")
             copies |= {carries[i]: inner.input(carries[i].type, carries[i].hint) for i in self.kept}
             step = inner.input(INDEX, "step")
-            stacks = {v: inner.input(StackType(_tensor(v)), v.hint) for v in collected}
+            stacks = {v: inner.input(StackType(v.tensor), v.hint) for v in collected}
             if region is self.loop.cond:
-                regions.append(self._inner_cond(inner, copies, step, limit))
+                for node in self.loop.cond.nodes:
+                    copy_node(inner, node, copies)
+                below = inner.emit("less", [step, limit])
+                regions.append(inner.finish([inner.emit("logical_and", [below, copies[self.loop.predicate]])]))
             else:
                 regions.append(self._inner_body(inner, copies, batches, step, limit, stacks))
         return regions[0], regions[1]
-
-    def _inner_cond(self, inner: Builder, copies: dict[Value, Value], step: Value, limit: Value) -> Graph:
-        for node in self.loop.cond.nodes:
-            copy_node(inner, node, copies)
-        below = inner.emit("less", [step, limit])
-        return inner.finish([inner.emit("logical_and", [below, copies[self.loop.predicate]])])
 
     def _inner_body(
         self,
@@ -325,7 +321,10 @@ class ChunkedLoop:
                 if self.found.producers[node].counts_down:
                     one = inner.constant(1, INDEX.dtype)
                     position = inner.emit("subtract", [inner.emit("subtract", [limit, one]), step])
-                copies[node.result] = _row(inner, batches[node], position, node.source)
+                # The row of a batch.
+                batch = batches[node]
+                attrs = {"key": (DYNAMIC, *[slice(None)] * (batch.tensor.rank - 1))}
+                copies[node.result] = inner.emit("getitem", [batch, position], attrs, source=node.source)
             elif node not in left_out:
                 copy_node(inner, node, copies)
         for value, turned in self.found.turned.items():
@@ -385,20 +384,9 @@ def _joined(builder: Builder, stack: Value, value: Value) -> Value:
     return builder.emit("reshape", [rows, *sizes], {"shape": (*batch, None, n)})
 
 
-def _tensor(value: Value) -> TensorType:
-    assert isinstance(value.type, TensorType)
-    return value.type
-
-
 def _batch_type(value: Value) -> TensorType:
     """The type of one value for each iteration."""
     return TensorType(value.tensor.dtype, (None, *value.tensor.shape))
-
-
-def _row(builder: Builder, batch: Value, step: Value, source: Source | None = None) -> Value:
-    """The row of a batch."""
-    attrs = {"key": (DYNAMIC, *[slice(None)] * (batch.tensor.rank - 1))}
-    return builder.emit("getitem", [batch, step], attrs, source=source)
 
 
 def _reshaped(builder: Builder, x: Value, shape: Sequence[Dim]) -> Value:

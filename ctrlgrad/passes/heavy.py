@@ -9,10 +9,10 @@ elements that are stacked. A GPU, where each product of an iteration is a launch
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
+from ctrlgrad.blocks import holding
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Node
 
@@ -78,14 +78,9 @@ def _costs_more(product: Node, repeated: int, times: int, stacked: int) -> bool:
     return times * repeated >= (STACKED_OF_FAR if is_far else STACKED) * stacked
 
 
-@contextmanager
-def weighing(weighs: bool) -> Iterator[None]:
+def weighing(weighs: bool) -> AbstractContextManager[None]:
     """Context in which heavy products are weighed before they leave a loop, or all leave it."""
-    token = _WEIGHS.set(weighs)
-    try:
-        yield
-    finally:
-        _WEIGHS.reset(token)
+    return holding(_WEIGHS, weighs)
 
 
 def _sizes(product: Node) -> tuple[int, int, int]:

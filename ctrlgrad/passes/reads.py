@@ -126,20 +126,18 @@ class _Sinking(Rewriter):
         known = (value, repr(key))
         if known not in self._sunk:
             if value in self._sliced:
-                self._sunk[known] = self._sink(self._producers[value], key)
+                # A slice of a node's result, from slices of its operands.
+                node = self._producers[value]
+                if node.op.name == "matmul":
+                    rows, columns = key
+                    keys = [(rows, slice(None)), (slice(None), columns)]
+                else:
+                    keys = [_of_operand(v, node.result, key) for v in node.operands]
+                operands = [self._take(v, k) for v, k in zip(node.operands, keys, strict=True)]
+                self._sunk[known] = self.builder.emit(node.op, operands, node.attrs, source=node.source)
             else:
                 self._sunk[known] = self.builder.emit("getitem", [self.value(value)], {"key": key})
         return self._sunk[known]
-
-    def _sink(self, node: Node, key: Key) -> Value:
-        """A slice of a node's result, from slices of its operands."""
-        if node.op.name == "matmul":
-            rows, columns = key
-            keys = [(rows, slice(None)), (slice(None), columns)]
-        else:
-            keys = [_of_operand(v, node.result, key) for v in node.operands]
-        operands = [self._take(v, k) for v, k in zip(node.operands, keys, strict=True)]
-        return self.builder.emit(node.op, operands, node.attrs, source=node.source)
 
 
 def _can_sink(node: Node) -> bool:

@@ -17,7 +17,10 @@ From a graph to a plan, by `planning`:
     fusion                     `fuse`: kernels over one space become one
     columns, packing           operands laid out once before a loop
     tiling                     consecutive kernels, and loops over long vectors, tile by tile
-    sharing                    kernels that threads may share
+    axes                       the axes of a kernel's nest, and vectors along them
+    vectors                    vector forms of kernels
+    sharing                    parts of kernels, cumulative operations and transforms that threads share
+    outlining                  functions of a long plan, and what each keeps near
     stack_handles              versions of stacks as run-time objects
     placement                  which arrays share memory, where pushes land, and copies at the ends of blocks
     chunks                     loops that run in chunks of a memory manager

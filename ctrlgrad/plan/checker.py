@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ctrlgrad.plan.checking.decisions import check_local, check_tiles, check_vectors
 from ctrlgrad.plan.checking.memory import Cell, Content, RunningStack, Token
-from ctrlgrad.plan.checking.steps import Steps, check_tiles
+from ctrlgrad.plan.checking.steps import Steps
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.model import (
     Array,
@@ -23,6 +24,7 @@ from ctrlgrad.plan.model import (
     Move,
     NewStack,
     Outside,
+    Piece,
     Plan,
     ReadRow,
     Register,
@@ -52,6 +54,7 @@ class Replay(Steps):
 
     def run(self) -> None:
         plan = self.plan
+        check_local(plan, self.fail)
         self.begin()
         self.block(plan.body)
         self.moves(plan.body)
@@ -116,12 +119,26 @@ class Replay(Steps):
         """A constant lies in a cell."""
 
     def block(self, block: Block) -> None:
-        for step in block.steps:
+        last: Step | None = None
+        for number, step in enumerate(block.steps):
             self.steps += 1
             self.at.append(step)
+            if (piece := self.plan.pieces.get(step)) is not None:
+                if self.piece is not None or block.steps[number : number + len(piece.steps)] != piece.steps:
+                    self.fail("the steps of a function do not follow one another, or another function has them")
+                self.piece, last = piece, piece.steps[-1]
+                self.forget_local(piece)
             self.step(step)
             self.release(step)
+            if self.piece is not None and step is last:
+                self.forget_local(self.piece)
+                self.piece = None
             self.at.pop()
+
+    def forget_local(self, piece: Piece) -> None:
+        """Forget the memory of a function that begins or ends, and that of the plan's own function, unseen inside."""
+        for number in (*piece.local, *self.plan.local):
+            self.cells[Place("buffer", number)] = Cell()
 
     def release(self, step: Step) -> None:
         """Forget the memory that the driver may take back after a step."""
@@ -273,6 +290,7 @@ SCHEDULES = (
 
 def check(plan: Plan, schedules: Sequence[Schedule] = SCHEDULES) -> None:
     """Raise `PlanError` if a read of a placed plan could find another value than it wants."""
+    check_vectors(plan, _Checker(plan, schedules[0]).fail)
     for schedule in schedules:
         _Checker(plan, schedule).run()
 

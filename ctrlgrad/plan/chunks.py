@@ -194,6 +194,7 @@ def loop_plan(plan: Plan, loop: Loop, *, pushes: bool = True) -> LoopPlan:
         tuple((a, value) for a, value in plan.constants if a in used),
         plan.sites,
         plan.rows,
+        vector_bytes=plan.vector_bytes,
     )
     return LoopPlan(found, captured)
 

@@ -1,8 +1,10 @@
 """Decisions about the execution of a placed plan, which backends carry out and the plan's text shows.
 
 In: a plan with places. Out: the same plan with `inlined`, the loops that inline elementary functions of scalars;
-`functions`, the kernels that it has several times (layers and passes over them repeat each other); and `ahead`, the
-prefetch of each step on rows of a stack.
+`functions`, the kernels that it has several times (layers and passes over them repeat each other); `ahead`, the
+prefetch of each step on rows of a stack; `tiles` and `shares`, kernels and loops that run tile by tile, and work that
+threads share; `vectors`, the vector forms of kernels; and the functions of a long plan (`pieces`), and what each
+function keeps near (`near`, `local`).
 """
 
 from __future__ import annotations
@@ -11,20 +13,31 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import replace
 
-from ctrlgrad.plan.effects import walk
-from ctrlgrad.plan.model import Ahead, Compute, Kernel, Loop, Plan, Pop, Push, Step, View, WriteRow
+from ctrlgrad.plan.effects import blocks_of, walk
+from ctrlgrad.plan.model import (
+    Ahead,
+    Compute,
+    Cumulate,
+    Kernel,
+    Loop,
+    Plan,
+    Pop,
+    Push,
+    Share,
+    Step,
+    Tiles,
+    Transform,
+    View,
+    WriteRow,
+)
+from ctrlgrad.plan.outlining import is_cut, is_in_pieces, local_buffers, near_stacks, pieces_of
+from ctrlgrad.plan.sharing import shares_of
 from ctrlgrad.plan.sizes import ONE, Size, product
+from ctrlgrad.plan.tiling import groups_of, loop_tiles
+from ctrlgrad.plan.vectors import is_small, vectors_of
 
 # The most elementary functions of scalars in a loop that inlines them: each is hundreds of instructions.
 MOST_INLINED = 8
-
-# A nest of at most so many points, and of so many instructions for all of them, is written without loops: then LLVM
-# sees which element is meant, and keeps small arrays in registers.
-MOST_POINTS, MOST_INSTRUCTIONS = 16, 256
-
-# The most weight of a kernel in one function, in instructions; the weight of a read or a write with its address.
-# LLVM's time grows with the square of a function's text.
-MOST_IN_ONE, MEMORY_WEIGHT = 1000, 4
 
 # A backward loop pops rows below the ones before, and reads each upwards: a processor follows one direction only, and
 # takes this for none. So the row below is fetched downwards. Of pushed rows, which are in order, the processor fetches
@@ -39,7 +52,40 @@ def decide(plan: Plan) -> Plan:
     inlined = frozenset(step for step in steps if isinstance(step, Loop) and _is_inlined(step))
     functions = _functions([step for step in steps if isinstance(step, Kernel)])
     ahead = {step: found for step in steps if (found := _ahead(step, plan)) is not None}
-    return replace(plan, inlined=inlined, functions=functions, ahead=ahead)
+    plan = _shared(replace(plan, inlined=inlined, functions=functions, ahead=ahead))
+    plan = with_vectors(plan, plan.vector_bytes)
+    if is_cut(plan):
+        return replace(plan, pieces=pieces_of(plan))
+    local = local_buffers(plan, range(len(plan.buffers)))
+    return replace(plan, near=near_stacks(plan, plan.body.steps), local=local)
+
+
+def with_vectors(plan: Plan, nbytes: int) -> Plan:
+    """The plan with the vector forms of its kernels for registers of `nbytes` bytes; without any for 0."""
+    tiled = {kernel for tiles in plan.tiles.values() for kernel in tiles.kernels}
+    kernels = [step for step in walk(plan.body) if isinstance(step, Kernel)] if nbytes else []
+    vectors = {kernel: vectors_of(kernel, nbytes, kernel in tiled) for kernel in kernels}
+    return replace(plan, vector_bytes=nbytes, vectors=vectors)
+
+
+def _shared(plan: Plan) -> Plan:
+    """The plan with `tiles` and `shares`.
+
+    A loop with a kernel that threads share is not tiled, nor one that becomes several functions.
+    """
+    shares: dict[Kernel | Cumulate | Transform, Share] = {}
+    tiles: dict[Step, Tiles] = {}
+    for block in (plan.body, *(inner for step in walk(plan.body) for inner in blocks_of(step))):
+        groups = list(groups_of(block, plan))
+        tiles |= {group.kernels[0]: group for group in groups}
+        shares |= shares_of(block, {kernel for group in groups for kernel in group.kernels})
+    cuts = is_cut(plan)
+    for step in walk(plan.body):
+        if not isinstance(step, Loop) or (cuts and is_in_pieces(step)) or not shares.keys().isdisjoint(step.body.steps):
+            continue
+        if (found := loop_tiles(step, plan)) is not None:
+            tiles = {first: group for first, group in tiles.items() if first not in found.kernels} | {step: found}
+    return replace(plan, shares=shares, tiles=tiles)
 
 
 def _is_inlined(loop: Loop) -> bool:
@@ -51,23 +97,6 @@ def _is_inlined(loop: Loop) -> bool:
     expressions = [step.expression for step in steps if isinstance(step, Compute)]
     calls = sum(instruction.op == "call" for e in expressions for instruction in e.instructions)
     return 0 < calls <= MOST_INLINED and not any(isinstance(step, Loop) for step in steps)
-
-
-def is_small(kernel: Kernel) -> bool:
-    """Return true for a nest without loops.
-
-    A space without points may have a long axis all the same: so each axis is short too.
-    """
-    points = product(kernel.space)
-    work = points.factor * len(kernel.expression.instructions)
-    is_short = points.is_known and all(size.factor <= MOST_POINTS for size in (points, *kernel.space))
-    return is_short and work <= MOST_INSTRUCTIONS
-
-
-def is_long(kernel: Kernel) -> bool:
-    """Return true for a kernel whose text would be too long for one function."""
-    views = len(kernel.operands) + len(kernel.writes)
-    return len(kernel.expression.instructions) + MEMORY_WEIGHT * views > MOST_IN_ONE
 
 
 def _functions(kernels: list[Kernel]) -> frozenset[Kernel]:

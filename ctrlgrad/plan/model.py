@@ -593,6 +593,63 @@ class Ahead:
     most: int
 
 
+@record
+class FlatRows:
+    """Short rows taken end to end: number of rows taken together, elements of each row, and lanes of a vector."""
+
+    rows: int
+    columns: int
+    width: int
+
+    @property
+    def vectors(self) -> int:
+        return self.rows * self.columns // self.width
+
+
+@record
+class RowsAcross:
+    """Reduced rows side by side: rows of a vector, number of vectors taken together, and a flag: operands are read by
+    columns."""
+
+    width: int
+    together: int
+    by_columns: bool
+
+
+@record
+class ShortRows:
+    """Short rows that are reduced together: how many, and lanes of a vector (1 for scalar code)."""
+
+    rows: int
+    width: int
+    # Of how many vectors a row has less.
+    vectors: int
+    # True if a part of a vector leads each row, before its whole vectors, and the sums of several rows become vectors.
+    is_led: bool
+
+
+@record(eq=False)
+class Vectors:
+    """Vector form of a kernel's nest, for vector registers of `nbytes` bytes.
+
+    `style`: each point has text of its own ("points"), the expression is cut into functions ("sections"), or neither.
+    A whole vector has `lanes` elements, and along the innermost axis `width`, `unroll` vectors in a turn. With `masks`,
+    elements left over are a masked vector where only the run knows their number. `registers` are the reductions that
+    stay in registers, by the depth of the nest from which on; `in_memory` those that add to memory. `rows` are forms of
+    the last two axes, tried one after the other.
+    """
+
+    nbytes: int
+    style: Literal["points", "sections", "loops"]
+    lanes: int
+    width: int
+    unroll: int
+    masks: bool
+    registers: dict[int, int]
+    in_memory: frozenset[int]
+    rows: tuple[FlatRows | RowsAcross | ShortRows, ...] = ()
+
+
 @record(eq=False)
 class Tiles:
     """Kernels that run tile by tile: `points` of each for the first tile, then of each for the next one.
@@ -622,6 +679,16 @@ class Share:
 
 
 @record(eq=False)
+class Piece:
+    """A function of a long plan: consecutive steps of a block, and what it keeps near, as `Plan.near` and
+    `Plan.local` say for a plan that is one function."""
+
+    steps: tuple[Step, ...]
+    near: tuple[int, ...] = ()
+    local: tuple[int, ...] = ()
+
+
+@record(eq=False)
 class Plan:
     """A whole graph. `arguments` and `results` are in the graph's order (a complex number is two registers)."""
 
@@ -646,7 +713,15 @@ class Plan:
     # Kernels that are called as functions, one for all that differ only in arrays and numbers.
     functions: frozenset[Kernel] = frozenset()
     ahead: dict[Step, Ahead] = field(default_factory=dict)
+    # Vector forms of kernels, for vector registers of `vector_bytes` bytes; none for 0.
+    vector_bytes: int = 0
+    vectors: dict[Kernel, Vectors] = field(default_factory=dict)
     # Kernels and loops that run tile by tile: by the loop, or by the first kernel.
     tiles: dict[Step, Tiles] = field(default_factory=dict)
     # Kernels, cumulative operations and transforms that threads share.
     shares: dict[Kernel | Cumulate | Transform, Share] = field(default_factory=dict)
+    # Handles of stacks the words of whose blocks lie in variables, and buffers on the machine's stack.
+    near: tuple[int, ...] = ()
+    local: tuple[int, ...] = ()
+    # Functions of a plan that is too long for one, by their first steps.
+    pieces: dict[Step, Piece] = field(default_factory=dict)

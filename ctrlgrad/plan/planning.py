@@ -92,9 +92,11 @@ def plan_of(
     panels: Callable[[], Mapping[np.dtype, Panels]],
     without: Collection[str] = (),
     dropped: frozenset[Assumption] = frozenset(),
+    vector_bytes: int = 0,
 ) -> Plan:
-    """The plan of a graph, with places; `without` names passes to leave out, `dropped` what it may not assume."""
-    return place(unplaced(graph, shapes, panels, without, dropped))
+    """The plan of a graph, with places, for vector registers of so many bytes; `without` names passes to leave out,
+    `dropped` what it may not assume."""
+    return place(replace(unplaced(graph, shapes, panels, without, dropped), vector_bytes=vector_bytes))
 
 
 def unplaced(

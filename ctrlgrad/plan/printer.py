@@ -6,6 +6,8 @@ a4[8*r3; 2,1]                a view: the elements from 8*r3 on, so many apart al
 (a2 or c1[0; 1,n0])          what lies there, or among the columns of it that were laid out
 kernel [2,3] { ... }         formulas at each point; #1 is the position along axis 1, %0 what is used again
 a9 at [0; 0,1] = sum of ...  where a point writes: along axis 0 to one place
+function of 3 steps: b1 near the next steps are a function, which has a buffer on the machine's stack; of a stack, the
+                             words of its block are in variables
 # ...                        where the driver may be asked for something
 """
 
@@ -21,7 +23,22 @@ from ctrlgrad.plan import model
 from ctrlgrad.plan.chunks import loops_in_chunks
 from ctrlgrad.plan.effects import defines, walk
 from ctrlgrad.plan.expression import Expression, Instruction
-from ctrlgrad.plan.model import ROLES, Array, Block, Kernel, Plan, Push, Register, Stack, Step, View, Write
+from ctrlgrad.plan.model import (
+    ROLES,
+    Array,
+    Block,
+    FlatRows,
+    Kernel,
+    Plan,
+    Push,
+    Register,
+    RowsAcross,
+    Stack,
+    Step,
+    Vectors,
+    View,
+    Write,
+)
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import ONE, Size, row_major
 
@@ -128,6 +145,8 @@ class _Printer:
             yield f"  {self.declared(array)} = constant of {value.size} elements"
         for buffer in plan.buffers:
             yield f"  {self.buffer(buffer)}"
+        if plan.near:
+            yield f"  keep near: {', '.join(f'stack {handle}' for handle in plan.near)}"
         yield from steps
         yield f"  return {', '.join(map(self.named, plan.results))}"
         yield "}"
@@ -135,6 +154,7 @@ class _Printer:
     def buffer(self, buffer: Buffer) -> str:
         kind = "" if buffer.result is None else f", result {buffer.result}"
         when = "" if buffer.is_known_at_entry else ", as large as what it holds"
+        when += ", on the machine's stack" if buffer.number in self.plan.local else ""
         held = ", ".join(self.holds[buffer.number])
         return f"buffer {buffer}: {buffer.count} x {dtype_name(buffer.dtype)}{kind}{when}: {held}"
 
@@ -213,6 +233,9 @@ class _Printer:
 
     def block(self, block: Block, indent: str) -> Iterator[str]:
         for step in block.steps:
+            if (piece := self.plan.pieces.get(step)) is not None:
+                near = [*(f"stack {n}" for n in piece.near), *(f"b{n}" for n in piece.local)]
+                yield f"{indent}function of {len(piece.steps)} steps: {', '.join(near) or 'nothing'} near"
             yield from (indent + line for line in self.step(step))
             if step in self.plan.ahead:
                 ahead = self.plan.ahead[step]
@@ -330,10 +353,13 @@ class _Printer:
         used = [o for write in step.writes for o in (*write.outputs, *write.indices)]
         used += [check.output for check in step.checks]
         shared, found = formulas(step.expression, leaf, used)
-        function = " as a function" if step in self.plan.functions else ""
-        yield f"kernel [{','.join(map(str, step.space))}]{function}{self.parts(step)}{self.tiled.get(step, '')} {{"
+        vectors = self.plan.vectors.get(step)
+        registers, form = ((), "") if vectors is None else (vectors.registers, _vectors(vectors))
+        form = (" as a function" if step in self.plan.functions else "") + form
+        yield f"kernel [{','.join(map(str, step.space))}]{form}{self.parts(step)}{self.tiled.get(step, '')} {{"
         yield from (f"  {line}" for line in shared)
-        yield from (f"  {self.write(write, found)}" for write in step.writes)
+        for k, write in enumerate(step.writes):
+            yield f"  {self.write(write, found)}{', in registers' if k in registers else ''}"
         yield from (f"  check {found[check.output]}: {check.status}" for check in step.checks)
         yield "}"
 
@@ -397,6 +423,22 @@ class _Printer:
         for result in step.results:
             if isinstance(result, Array):
                 self.put(result)
+
+
+def _vectors(vectors: Vectors) -> str:
+    """The text of a kernel's vector form."""
+    text = {"points": ", without loops", "sections": ", cut into functions", "loops": ""}[vectors.style]
+    if vectors.width > 1:
+        text += f", vectors of {vectors.width}" + (f", {vectors.unroll} a turn" if vectors.unroll > 1 else "")
+        text += ", the last one masked" if vectors.masks else ""
+    for form in vectors.rows:
+        if isinstance(form, FlatRows):
+            text += f", {form.rows} rows end to end as {form.vectors} vectors of {form.width}"
+        elif isinstance(form, RowsAcross):
+            text += f", {form.width * form.together} rows side by side"
+        else:
+            text += f", {form.rows} short rows together"
+    return text
 
 
 def _tiled(plan: Plan) -> Iterator[tuple[Step, str]]:

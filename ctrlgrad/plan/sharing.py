@@ -1,11 +1,126 @@
-"""Find kernels that may be cut into parts that run in parallel, in any order, and the axes to cut along."""
+"""Work that threads share: kernels, cumulative operations and transforms, cut along an axis into parts.
+
+How a nest is cut follows from its sizes alone, so results have the same bits whatever the number of threads. The axis
+is the one that gives most parts: one along which the parts write to different elements, the outermost one of several;
+or, where the nest reduces along the outermost axis, that one. Then each part has a result of its own, and these are
+combined in their order: a position of an extreme with the extreme that the part found there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 
-from ctrlgrad.plan.model import Kernel
-from ctrlgrad.plan.sizes import ONE, ZERO
+from ctrlgrad import threads
+from ctrlgrad.plan.axes import Axis, axes_of
+from ctrlgrad.plan.model import Block, Cumulate, Kernel, Share, Transform, Write
+from ctrlgrad.plan.reductions import EXTREMES
+from ctrlgrad.plan.sizes import ONE, ZERO, product
+
+# Units of work (see `ctrlgrad.threads`) of a call of an elementary function, and of a byte that is read or written.
+CALL, BYTE = 20, 1
+# Parts of the innermost axis begin at multiples of this many elements: then only the last one has a tail. The first
+# number is for nests of one axis, the second one for several.
+ALIGNMENT, NARROW = 256, 64
+# Transforms of a part are a multiple of this many: of the lanes of each vector.
+LANES = 16
+# The most results of parts that are combined, and the bytes of them, which lie on the stack.
+MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
+
+
+def shares_of(block: Block, tiled: Collection[Kernel]) -> dict[Kernel | Cumulate | Transform, Share]:
+    """The shares of the steps of a block; kernels that run tile by tile stay whole."""
+    shares: dict[Kernel | Cumulate | Transform, Share] = {}
+    for step in block.steps:
+        if isinstance(step, Cumulate):
+            cut = share_of_cumulate(step)
+        elif isinstance(step, Transform):
+            cut = share_of_transform(step)
+        elif isinstance(step, Kernel) and step not in tiled:
+            cut = share_of(step, threads.parts_of(work_of(step)))
+        else:
+            continue
+        if cut is not None:
+            shares[step] = cut
+    return shares
+
+
+def work_of(kernel: Kernel) -> int:
+    """Units of work of a nest: its instructions, or the bytes that it moves; 0 where its size is not known."""
+    points = product(kernel.space)
+    each = sum(CALL if i.op == "call" else 1 for i in kernel.expression.instructions) + len(kernel.writes)
+    views = [*(o.view for o in kernel.operands), *(w.view for w in kernel.writes)]
+    moved = sum(BYTE * v.dtype.itemsize for v in views if v.strides and ZERO not in v.strides)
+    return points.factor * max(each, moved) if points.is_known else 0
+
+
+def share_of(kernel: Kernel, parts: int) -> Share | None:
+    """The cut that gives most parts, at most so many; None where parts would meet."""
+    axes = axes_of(kernel, [o.view for o in kernel.operands] + [w.view for w in kernel.writes]) if parts > 1 else []
+    apart, found = set(shared_axes(kernel)), []
+    for depth, axis in enumerate(axes):
+        most, has_results = parts, not apart.issuperset(axis.of)
+        if has_results:
+            reduced = [write for write in kernel.writes if all(write.view.strides[a] == ZERO for a in axis.of)]
+            is_whole = all(_has_parts(w, axes) for w in reduced) and not any(w.scattered for w in kernel.writes)
+            if depth or not reduced or not is_whole:
+                continue
+            nbytes = max(write.view.array.count.factor * write.view.dtype.itemsize for write in reduced)
+            most = min(parts, MOST_RESULTS, RESULT_BYTES // max(nbytes, 1))
+        unit = math.ceil(axis.size.factor / max(most, 1))
+        if depth == len(axes) - 1:
+            step = ALIGNMENT if len(axes) == 1 else NARROW
+            unit = math.ceil(unit / step) * step
+        found.append(Share(axis.of, unit, math.ceil(axis.size.factor / unit), has_results))
+    best = max(found, key=lambda share: (share.parts, not share.has_results), default=None)
+    return best if best is not None and best.parts > 1 else None
+
+
+def work_of_cumulate(step: Cumulate) -> int:
+    """Units of work of a cumulative operation: it may read its elements twice."""
+    count = product(step.view.shape)
+    return count.factor * 3 * BYTE * step.view.dtype.itemsize if count.is_known else 0
+
+
+def share_of_cumulate(step: Cumulate) -> Share | None:
+    """The cut that gives most parts; along positions only where parts of rows or columns are fewer."""
+    parts, found = threads.parts_of(work_of_cumulate(step)), []
+    if parts == 1:
+        return None
+    rows, positions, columns = (size.factor for size in step.view.shape)
+    most = min(parts, MOST_RESULTS, RESULT_BYTES // (rows * columns * step.total.itemsize))
+    for axis, size, limit, unit in ((0, rows, parts, 1), (2, columns, parts, NARROW), (1, positions, most, ALIGNMENT)):
+        if limit > 0:
+            of_a_part = math.ceil(math.ceil(size / limit) / unit) * unit
+            found.append(Share((axis,), of_a_part, math.ceil(size / of_a_part), axis == 1))
+    best = max(found, key=lambda share: share.parts)
+    return best if best.parts > 1 else None
+
+
+def work_of_transform(step: Transform) -> int:
+    """Units of work of transforms: each pass reads and writes their numbers."""
+    rows, _, columns = step.view.shape
+    count = rows * columns
+    return count.factor * step.n * step.n.bit_length() * 2 * step.result.dtype.itemsize if count.is_known else 0
+
+
+def share_of_transform(step: Transform) -> Share | None:
+    """Parts of whole vectors of transforms, where there are enough of these."""
+    parts, rows, columns = threads.parts_of(work_of_transform(step)), step.view.shape[0], step.view.shape[2]
+    if parts == 1:
+        return None
+    count = rows.factor * columns.factor
+    unit = math.ceil(count / parts)
+    unit = math.ceil(unit / LANES) * LANES if unit > LANES else unit
+    cut = Share((0, 2), unit, math.ceil(count / unit))
+    return cut if cut.parts > 1 else None
+
+
+def _has_parts(write: Write, axes: Sequence[Axis]) -> bool:
+    """Return true if a reduction's results of several parts become one: by its own operation, or, of positions in a
+    single row, with the extremes that the parts found there."""
+    is_own = write.how != "store" and not write.scattered and write.base is None
+    return is_own and (write.how not in EXTREMES or len(axes) == 1)
 
 
 def shared_axes(kernel: Kernel) -> tuple[int, ...]:

@@ -210,9 +210,10 @@ def _lag(
             for b in found:
                 if not (a.is_write or b.is_write):
                     continue
-                if _may_meet_unseen(a.place, b.place):
-                    return None
                 if a.place != b.place:
+                    # Rows of stacks may alias.
+                    if {a.place.kind, b.place.kind} <= {"slot", "row"}:
+                        return None
                     continue
                 if a.offset is None or b.offset is None or a.item_bytes != b.item_bytes:
                     return None
@@ -224,11 +225,6 @@ def _lag(
                 # Of each term the larger one, and none below 0.
                 lag |= least
     return lag
-
-
-def _may_meet_unseen(a: Place, b: Place) -> bool:
-    """Return true if two different places may alias: rows of stacks."""
-    return a != b and {a.kind, b.kind} <= {"slot", "row"}
 
 
 def points_of(accesses: Sequence[Sequence[_Access]]) -> int:

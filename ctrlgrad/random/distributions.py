@@ -15,6 +15,7 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.array.sorting import places_of_largest
 from ctrlgrad.frontend.functions import described, publish
 from ctrlgrad.frontend.loops import while_loop
+from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.random.keys import checked, encrypted, float_of, shape_of, split
 from ctrlgrad.scipy.gamma_functions import erf, floats, gammaln, random_gamma_grad
 from ctrlgrad.transforms.custom_calls import custom_jvp
@@ -484,7 +485,11 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Sequence[int] | No
     """
     logits = cnp.asarray(logits)
     if any(not isinstance(n, int) for n in logits.shape):
-        raise ShapeError("random.categorical: the shape of the logits is not known", got=str(logits.shape))
+        raise ShapeError(
+            "random.categorical: the shape of the logits is not known",
+            got=str(logits.shape),
+            hint="reshape the logits to sizes that are known before the call runs",
+        )
     axis = axis % logits.ndim - logits.ndim
     batch = tuple(n for a, n in enumerate(logits.shape) if a != axis + logits.ndim)
     shape = batch if shape is None else shape_of("categorical", shape)
@@ -520,8 +525,8 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> A
     [0, 1, 2, 3, 4]
     """
     key = checked("permutation", key)
-    if isinstance(x, int | np.integer):
-        return _shuffled(key, cnp.arange(int(x)), 0)
+    if _is_count(x):
+        return _shuffled(key, cnp.arange(x), 0)
     x = cnp.asarray(x)
     if independent or x.ndim == 1:
         return _shuffled(key, x, axis)
@@ -537,15 +542,16 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
     >>> sorted(int(i) for i in cg.random.choice(cg.random.key(0), 4, (4,), replace=False))
     [0, 1, 2, 3]
     """
-    a = a if isinstance(a, int) else cnp.asarray(a)
-    axis = 0 if isinstance(a, int) else axis % a.ndim
-    size = a if isinstance(a, int) else a.shape[axis]
+    is_count = _is_count(a)
+    a = a if is_count else cnp.asarray(a)
+    axis = 0 if is_count else axis % a.ndim
+    size = a if is_count else a.shape[axis]
     p = None if p is None else floats(p)
     shape = shape_of("choice", shape)
     count = math.prod(shape)
     if not replace:
         _check_count("choice", count, size)
-    if p is None and not replace and not isinstance(a, int):
+    if p is None and not replace and not is_count:
         rows = cnp.moveaxis(permutation(key, a, axis), axis, 0)[:count]
         rows = cnp.reshape(rows, (*shape, *rows.shape[1:]))
         return cnp.moveaxis(rows, tuple(range(len(shape))), tuple(range(axis, axis + len(shape))))
@@ -560,7 +566,12 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
         numbers = cnp.reshape(
             places_of_largest("random.choice", gumbel(key, (size,), p.dtype) + cnp.log(p), count), shape
         )
-    return numbers if isinstance(a, int) else cnp.take(a, numbers, axis=axis)
+    return numbers if is_count else cnp.take(a, numbers, axis=axis)
+
+
+def _is_count(x: Any) -> bool:
+    """Return true for an integer, a traced one too: it stands for the numbers below it."""
+    return isinstance(x, int | np.integer) or (isinstance(x, Tensor) and x.ndim == 0 and dtype_kind(x.dtype) in "iu")
 
 
 def _check_count(operation: str, count: int, most: int) -> None:

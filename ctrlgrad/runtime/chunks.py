@@ -138,53 +138,12 @@ class Replay(Generic[R]):
 # A run of a loop and the chunk that is under way, as the manager has them.
 
 
-class Measured:
-    """A loop that pushes nothing: the time of its one chunk is recorded."""
+class ManagedLoop:
+    """A run of a loop that begins, and its chunk. Of a loop that pushes nothing only the time of its one chunk is
+    recorded: `loop` is None. `replay` is given where chunks can be run again.
 
-    replay: Replay[Any] | None = None
-
-    def __init__(self, node: Node, manager: memory.Manager, phase: Phase, is_part: bool) -> None:
-        self.manager, self.label, self.phase = manager, loop_name(node), phase
-        self.is_part, self.lock = is_part, manager.lock
-
-    def begin(self, snapshot: Snapshot | None, state_bytes: Callable[[], int] | None) -> Measured:
-        """Begin a chunk."""
-        return self
-
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
-        raise AssertionError("a loop that pushes nothing needs no block")
-
-    def longer(self, nbytes: int, state_bytes: Callable[[], int]) -> int:
-        """Bytes that a chunk may push from now on: so many, or more where there is room; 0 while the device is half
-        empty."""
-        return nbytes
-
-    def running(self) -> AbstractContextManager[None]:
-        """Around the computation itself, to measure it."""
-        return _NOTHING if self.is_part else self.manager.running(self.label, self.phase)
-
-    def passing(self) -> int:
-        """Number of chunks that may run in the blocks of the chunk that has begun."""
-        return 0
-
-    def seal(self, ran: Any, seconds: float | None) -> None:
-        """End the chunk; its blocks are written.
-
-        `ran` is the record of its run, for a replay; `seconds` is its time, where `running` does not measure it.
-        """
-
-    def discard(self) -> None:
-        """Drop the chunk: it has failed, or is run again with more room."""
-
-    def finish(self) -> None:
-        """The loop has run its last chunk."""
-
-    def abandon(self) -> None:
-        """The loop has failed."""
-
-
-class ManagedLoop(Measured):
-    """A loop that pushes."""
+    Its time is a part of that of the loop over chunks around it, and of whatever else is recorded already.
+    """
 
     chunk: memory.Chunk
 
@@ -194,39 +153,46 @@ class ManagedLoop(Measured):
         manager: memory.Manager,
         replay: Replay[Any] | None,
         phase: Phase,
-        swap: bool | None,
-        is_part: bool,
+        *,
+        pushes: bool,
+        is_recorded: bool = False,
     ) -> None:
-        super().__init__(node, manager, phase, is_part)
-        self.replay = replay
+        given = attributes.Loop.of(node)
+        # Of a loop over chunks and the loop over one chunk inside it, the outer one is run again. Products after the
+        # inner one use its rows at once, so they are not swapped.
+        is_inner = given.chunk is not None
+        self.manager, self.label, self.phase = manager, loop_name(node), phase
+        self.is_part, self.lock = is_recorded or is_inner, manager.lock
         self.seconds, self.chunks_timed = 0.0, 1
         self._recorded: AbstractContextManager[None] = _NOTHING
-        # Of a loop over chunks and the loop over one chunk inside it, the outer one is run again.
-        checkpoint = None if attributes.Loop.of(node).chunk is not None else attributes.Loop.of(node).checkpoint
+        self.replay = replay if pushes else None
+        self.loop: memory.LoopMemory | None = None
+        if not pushes:
+            return
+        checkpoint = None if is_inner else given.checkpoint
         if checkpoint and replay is None:
             if phase == "forward":
                 raise _cannot_repeat(node)
             # A loop that runs backward and is differentiated itself: what it pops is gone.
             checkpoint = None
+        swap = False if is_inner else given.swap_memory
         self.loop = manager.loop(self.label, swap=swap, checkpoint=checkpoint, recompute=replay)
 
     def begin(self, snapshot: Snapshot | None, state_bytes: Callable[[], int] | None) -> ManagedLoop:
-        self.chunk = self.loop.begin(snapshot, state_bytes)
+        """Begin a chunk."""
+        if self.loop is not None:
+            self.chunk = self.loop.begin(snapshot, state_bytes)
         self.seconds, self.chunks_timed = 0.0, 1
         return self
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
         return self.chunk.block(shape, dtype, label, stack)
 
-    def longer(self, nbytes: int, state_bytes: Callable[[], int]) -> int:
-        return self.loop.longer(nbytes, WORTH_BYTES, state_bytes)
-
-    def running(self) -> AbstractContextManager[None]:
-        return self
-
     def __enter__(self) -> None:
+        """Around the computation itself, to measure it."""
         if not self.is_part:
-            self._recorded = self.manager.running(self.label, self.phase, self.label, self.chunk.index)
+            place = () if self.loop is None else (self.label, self.chunk.index)
+            self._recorded = self.manager.recorder.running(self.label, self.phase, *place)
             self._recorded.__enter__()
         self.seconds -= time.perf_counter()
 
@@ -235,7 +201,8 @@ class ManagedLoop(Measured):
         self._recorded.__exit__(None, None, None)
 
     def passing(self) -> int:
-        return self.loop.passing()
+        """Number of chunks that may run in the blocks of the chunk that has begun."""
+        return 0 if self.loop is None else self.loop.passing()
 
     def overwritten(self, count: int, ran: Any) -> list[list[memory.Block]]:
         """So many chunks ran in its blocks before it, each in this way: the blocks of each, which are nowhere."""
@@ -247,18 +214,29 @@ class ManagedLoop(Measured):
         return self.chunk.overwritten(count)
 
     def seal(self, ran: Any, seconds: float | None) -> None:
+        """End the chunk; its blocks are written.
+
+        `ran` is the record of its run, for a replay; `seconds` is its time, where the time around it does not tell.
+        """
         if self.replay is not None:
             self.replay.ran[self.chunk.index] = ran
-        self.chunk.seal(self.seconds / self.chunks_timed if seconds is None else seconds)
+        if self.loop is not None:
+            self.chunk.seal(self.seconds / self.chunks_timed if seconds is None else seconds)
 
     def discard(self) -> None:
-        self.chunk.discard()
+        """Drop the chunk: it has failed, or is run again with more room."""
+        if self.loop is not None:
+            self.chunk.discard()
 
     def finish(self) -> None:
-        self.loop.finish()
+        """The loop has run its last chunk."""
+        if self.loop is not None:
+            self.loop.finish()
 
     def abandon(self) -> None:
-        self.loop.abandon()
+        """The loop has failed."""
+        if self.loop is not None:
+            self.loop.abandon()
 
 
 def _cannot_repeat(node: Node) -> UserInputError:
@@ -269,27 +247,6 @@ def _cannot_repeat(node: Node) -> UserInputError:
         got="a loop that changes a TensorArray, reads one that it fills, or calls back",
         hint="leave checkpoint out, or use swap_memory=True",
     )
-
-
-def managed(
-    node: Node,
-    manager: memory.Manager,
-    replay: Replay[Any] | None,
-    phase: Phase,
-    *,
-    pushes: bool,
-    is_recorded: bool = False,
-) -> Measured:
-    """A run of a loop that begins; `replay` where its chunks can be run again.
-
-    Its time is a part of that of the loop over chunks around it, and of whatever else is recorded already.
-    """
-    given = attributes.Loop.of(node)
-    is_part = is_recorded or given.chunk is not None
-    if not pushes:
-        return Measured(node, manager, phase, is_part)
-    # The products after a loop over one chunk use its rows at once, so they are not swapped.
-    return ManagedLoop(node, manager, replay, phase, False if given.chunk is not None else given.swap_memory, is_part)
 
 
 # The driver.
@@ -303,8 +260,9 @@ class Lengths:
     limit: int
     most: int
     least: int = 1
-    # True if a chunk may push more than its share of the budget, where there is room for it.
+    # True if a chunk may push more than its share of the budget, where there is room for it; and on how many stacks.
     may_grow: bool = False
+    stacks: int = 1
     # Bytes that a chunk may push.
     nbytes: int = field(default_factory=chunk_bytes)
 
@@ -322,12 +280,12 @@ class ChunkDriver(Generic[R]):
     `lengths` is a number where the whole loop is one chunk: the iterations that its blocks are to have room for.
     """
 
-    def __init__(self, loop: LoopRun[R], runs: Measured, lengths: Lengths | int) -> None:
+    def __init__(self, loop: LoopRun[R], runs: ManagedLoop, lengths: Lengths | int) -> None:
         self.loop, self.runs, self.lengths = loop, runs, lengths
-        self.chunk: Measured | None = None
+        self.chunk: ManagedLoop | None = None
         # Iterations that the chunk has room for, and those that have run.
         self.capacity = self.ran = 0
-        self._running: AbstractContextManager[object] | None = None
+        self._is_running = False
 
     def before(self) -> int:
         """An iteration is about to run: a chunk begins where none is under way. Answers how many may run in it."""
@@ -365,7 +323,8 @@ class ChunkDriver(Generic[R]):
         chunk = self.runs.begin(*((loop.snapshot, loop.state_bytes) if keeps_states else (None, None)))
         if isinstance(self.lengths, Lengths):
             if self.lengths.may_grow:
-                longer = self.runs.longer(self.lengths.nbytes, loop.state_bytes)
+                assert self.runs.loop is not None
+                longer = self.runs.loop.longer(self.lengths.nbytes, WORTH_BYTES, loop.state_bytes, self.lengths.stacks)
                 if longer:
                     self.lengths.nbytes, self.lengths.may_grow = longer, False
             iterations = self.capacity = self.lengths.next(self.loop.iteration_bytes())
@@ -377,13 +336,13 @@ class ChunkDriver(Generic[R]):
             chunk.discard()
             raise
         self.chunk, self.ran = chunk, 0
-        self._running = chunk.running()
-        self._running.__enter__()
+        chunk.__enter__()
+        self._is_running = True
 
     def _stop(self) -> None:
-        if self._running is not None:
-            self._running.__exit__(None, None, None)
-            self._running = None
+        if self._is_running:
+            self._is_running = False
+            self.runs.__exit__()
 
     def _end(self) -> None:
         self._stop()

@@ -30,6 +30,8 @@ from ctrlgrad.records import record
 
 # The device of the engines that run on this computer's processor.
 CPU = "cpu"
+# The most bytes of a block that is made longer than its first rows need, without knowing how many rows will follow.
+MOST_AHEAD = 1 << 28
 
 
 class Storage(Protocol):
@@ -62,22 +64,6 @@ class Blocks(Protocol):
 
         Where the chunk runs again, it asks for the blocks of each `stack` in the same order.
         """
-
-
-class Tail(Storage, Protocol):
-    """A storage that rows are put into one by one, until it is full, opened or shared."""
-
-    capacity: int
-
-    def put(self, row: Any) -> bool:
-        """Write the next row; False where no more are taken, or none like this one."""
-
-
-class Tails(Protocol):
-    """Source of storages for rows that a stack gets one by one."""
-
-    def tail(self, row: Any, before: int) -> Tail:
-        """An empty storage for rows like this one; `before` is how many the one below it took, 0 without one."""
 
 
 class InPlace:
@@ -214,12 +200,15 @@ class BlockStack:
     shared: bool = False
     # Slots that were written, if a loop tracks them; None: all of them. An unwritten slot holds zeros.
     written: np.ndarray | None = None
-    # Source of blocks for rows that are pushed one by one, and the storage on top while it takes more of them.
-    tails: Tails | None = None
+    # Source of storages for rows that are pushed one by one: `tail(row, before)` is an empty one for such rows,
+    # after one of `before` rows. And the storage on top while it takes more: `put(row)` is false if it does not.
+    tails: Any = None
     tail: Any = None
     # The block that is read, and its rows, which stay in place until `rest`.
     reading: Block | None = None
     read_from: Any = None
+    # What keeps the blocks of a stack that has left its call beyond the end of the session.
+    stays: Any = None
 
     # True if rows are read where they lie, and their memory lives as long as a reader holds them. Else they are copied.
     lends = False
@@ -235,7 +224,8 @@ class BlockStack:
         for block in self.blocks:
             rows = self.open(block)
             found = [rows[i] if self.lends else np.array(rows[i]) for i in range(block.count)]
-            self._looked()
+            if not self.lends:
+                self.rest()
             yield from found
 
     def copy(self) -> Self:
@@ -331,7 +321,8 @@ class BlockStack:
         for block in reversed(self.blocks):
             if index >= block.below:
                 found = self._kept(self.open(block)[index - block.below])
-                self._looked()
+                if not self.lends:
+                    self.rest()
                 return found
         raise IndexError(index)
 
@@ -352,11 +343,6 @@ class BlockStack:
         reading, self.reading, self.read_from = self.reading, None, None
         if reading is not None:
             reading.storage.close()
-
-    def _looked(self) -> None:
-        """A block was opened for a copy."""
-        if not self.lends:
-            self.rest()
 
     def _kept(self, row: Any) -> Any:
         """A row as its reader has it. A copy has the same order of axes: sums over it have the same bits."""

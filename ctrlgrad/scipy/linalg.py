@@ -98,7 +98,9 @@ def factors(a: Any) -> tuple[Any, Any, Any]:
     a = cnp.asarray(a)
     a = a if dtype_kind(a.dtype) in "fc" else a.astype(default_float())
     if a.ndim < 2 or not all(isinstance(n, int) for n in a.shape[-2:]):
-        raise ShapeError("linalg.lu: not matrices of known sizes", expected="[..., m, n]", got=str(a))
+        raise ShapeError(
+            "linalg.lu: not matrices of known sizes", expected="[..., m, n]", got=str(a), hint="a.reshape(m, n)"
+        )
     found: tuple[Any, Any, Any] = _lu(a)
     return found
 

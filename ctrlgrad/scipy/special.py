@@ -136,10 +136,14 @@ _FAR_1 = (
 
 
 def _slope_of_i1e(x: Any, value: Any) -> Any:
-    """i1' = i0 - i1 / x, where the quotient is 1/2 at 0."""
-    is_zero = x == 0
-    safe = cnp.where(is_zero, 1.0, x)
-    return cnp.where(is_zero, 0.5, i0e(x) - value * (cnp.sign(safe) + 1 / safe))
+    """i1' = i0 - i1 / x, where a series gives the quotient near 0: it has the derivatives of higher order too."""
+    is_near = cnp.abs(x) < 0.5
+    near = cnp.where(is_near, x, 0.0)
+    series: Any = 1.0
+    for k in range(9, 0, -1):
+        series = 1 + series * (near * near / (4 * k * (k + 1)))
+    quotient = cnp.where(is_near, 0.5 * cnp.exp(-cnp.abs(near)) * series, value / cnp.where(is_near, 1.0, x))
+    return i0e(x) - value * cnp.sign(x) - quotient
 
 
 @special(lambda t, out, x: t * (i1e(x) - cnp.sign(x) * out))
@@ -269,9 +273,14 @@ def expi(x: Any) -> Any:
 
 
 def _spence_slope(t: Any, out: Any, x: Any) -> Any:
-    is_one = x == 1
-    safe = cnp.where(is_one, 2.0, x)
-    return t * cnp.where(is_one, -1.0, cnp.log(safe) / (1 - safe))
+    """log(x) / (1 - x); near 1 the series of 2 arctanh((x - 1) / (x + 1)), which has derivatives there."""
+    is_near = cnp.abs(x - 1) < 0.25
+    near, safe = cnp.where(is_near, x, 1.0), cnp.where(is_near, 2.0, x)
+    square = ((near - 1) / (near + 1)) ** 2
+    series: Any = 1 / 27
+    for k in range(12, -1, -1):
+        series = 1 / (2 * k + 1) + series * square
+    return t * cnp.where(is_near, -2 / (near + 1) * series, cnp.log(safe) / (1 - safe))
 
 
 @special(_spence_slope)
@@ -335,7 +344,8 @@ def logit(x: Any) -> Any:
     0.0
     """
     x = floats(x)
-    return cnp.log(x / (1.0 - x))
+    # Of the same slope as log(x / (1 - x)), also at 0 and 1, where that is infinite.
+    return cnp.log(x) - cnp.log1p(-x)
 
 
 def _safe(x: Any, is_zero: Any) -> Any:
@@ -426,8 +436,15 @@ def boxcox1p(x: Any, lmbda: Any) -> Any:
     0.0
     """
     power, logarithm = floats(lmbda), cnp.log1p(floats(x))
-    safe = _safe(power, power == 0)
-    return cnp.where(power == 0, logarithm, cnp.expm1(safe * logarithm) / safe)
+    # Near 0 the series of expm1(y) / y: its slope in lmbda is log(1 + x)**2 / 2 there.
+    exponent = power * cnp.where((power == 0) & cnp.isinf(logarithm), 0.0, logarithm)
+    is_near = cnp.abs(exponent) < 0.5
+    near = cnp.where(is_near, exponent, 0.0)
+    series: Any = 1.0
+    for k in range(17, 1, -1):
+        series = 1 + series * (near / k)
+    far = cnp.expm1(exponent) / _safe(power, is_near)
+    return cnp.where(is_near, cnp.where(is_near, logarithm, 0.0) * series, far)
 
 
 @in_single
@@ -473,7 +490,11 @@ def poch(z: Any, m: Any) -> Any:
     24.0
     """
     z, m = floats(z), floats(m)
-    return cnp.where(m == 0, 1.0, gammasgn(z + m) * gammasgn(z) * cnp.exp(gammaln(z + m) - gammaln(z)))
+    # Both logarithms are infinite at the poles of gamma. Elsewhere m = 0 has the slope digamma(z).
+    is_pole = (m == 0) & ((z == np.inf) | ((z <= 0) & (z == cnp.floor(z))))
+    safe = cnp.where(is_pole, 1.0, z)
+    found = gammasgn(safe + m) * gammasgn(safe) * cnp.exp(gammaln(safe + m) - gammaln(safe))
+    return cnp.where(is_pole, 1.0, found)
 
 
 @in_single

@@ -180,7 +180,9 @@ def read(path: Path, asked: str = "--resume") -> Saved:
             else "name the folder of a run",
         ) from None
     except OSError as error:
-        raise UserInputError(f"{asked}: the checkpoint cannot be read", got=f"{path}: {error.strerror}") from None
+        raise UserInputError(
+            f"{asked}: the checkpoint cannot be read", got=f"{path}: {error.strerror}", hint="check its permissions"
+        ) from None
     metadata = _metadata(path, data, asked)
     try:
         # The library's loader for NumPy knows no bfloat16.

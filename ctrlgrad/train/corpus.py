@@ -144,9 +144,13 @@ def read(path: Path, option: str = "--text") -> str:
     except FileNotFoundError:
         raise UserInputError(f"{option}: there is no such file", got=str(path), hint="check the path") from None
     except IsADirectoryError:
-        raise UserInputError(f"{option}: this is a folder", expected="a text file", got=str(path)) from None
+        raise UserInputError(
+            f"{option}: this is a folder", expected="a text file", got=str(path), hint="name one file of it"
+        ) from None
     except OSError as error:
-        raise UserInputError(f"{option}: the file cannot be read", got=f"{path}: {error.strerror}") from None
+        raise UserInputError(
+            f"{option}: the file cannot be read", got=f"{path}: {error.strerror}", hint="check its permissions"
+        ) from None
     if b"\0" in data:
         raise UserInputError(
             f"{option}: the file is binary",

@@ -54,7 +54,9 @@ def held(out: Path | None, resume: bool) -> Iterator[Path]:
                 created = _make(out)
             lock = _locked(out)
         except OSError as error:
-            raise UserInputError("--out: the folder cannot be written", got=f"{out}: {error.strerror}") from None
+            raise UserInputError(
+                "--out: the folder cannot be written", got=f"{out}: {error.strerror}", hint="name another folder"
+            ) from None
         check(out, resume)  # what another process did in between
         yield out
     finally:

@@ -104,7 +104,9 @@ def read(path: Path) -> list[Metrics]:
     try:
         whole, _, _ = read_file(path).decode("utf-8", errors="replace").rpartition("\n")
     except OSError as error:
-        raise UserInputError("--resume: the metrics cannot be read", got=f"{path}: {error.strerror}") from None
+        raise UserInputError(
+            "--resume: the metrics cannot be read", got=f"{path}: {error.strerror}", hint="check its permissions"
+        ) from None
     for number, text in enumerate(whole.splitlines(), start=1):
         try:
             names = {name: ours for ours, name in OWN_NAMES.items()}

@@ -244,6 +244,7 @@ class Trainer:
                         "train.Trainer: the run in this folder has more steps",
                         expected=f"steps of {state.step} or more",
                         got=str(self._options["steps"]),
+                        hint="raise steps, or name another folder as out=...",
                     )
             job = Job(self.task, self.optimiser, out, state, identity, **self._options)
 

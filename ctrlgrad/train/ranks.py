@@ -19,8 +19,8 @@ import dataclasses
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,103 +38,54 @@ Lines = Sequence[np.ndarray]
 Pressed = Callable[[], bool]
 
 
-class Ranks(Protocol):
-    """The processes of a run, seen from one of them."""
+class Ranks:
+    """The processes of a run, seen from one of them; here it is the only one, and everything is its own."""
 
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def part(self) -> int:
-        """Part of each batch that this process takes."""
-
-    @property
-    def parts(self) -> int:
-        """In how many parts a batch is dealt out."""
+    rank = 0
+    size = 1
+    # Part of each batch that this process takes, and in how many parts a batch is dealt out.
+    part = 0
+    parts = 1
+    # Action on a gradient as soon as it is complete.
+    on_gradient: OnGradient | None = None
 
     def from_first(self, make: Callable[[], bytes]) -> bytes:
         """Result of rank 0 on all ranks, which wait for it."""
+        return make()
 
     def check_same(self, what: str, data: bytes) -> None:
         """Raises `ExecutionError` where this rank has other data than rank 0."""
 
     def from_first_leaves(self, structure: Any) -> Any:
         """A structure of arrays as rank 0 has it."""
+        return structure
 
     def from_first_state(self, state: State) -> State:
         """The state that rank 0 has."""
-
-    @property
-    def on_gradient(self) -> OnGradient | None:
-        """Action on a gradient as soon as it is complete; None for no action."""
+        return state
 
     def begin_sum(self, bits: Any, grads: Any) -> Callable[[], tuple[float, Any]]:
         """Begin what has not begun of the sums over ranks of a loss and its gradient; what is returned waits for it."""
+        return lambda: (float(bits), grads)
 
     def sum(self, number: float) -> float:
         """A number's sum over all ranks."""
+        return number
 
     def by_layers(self) -> Ranks:
         """The same processes, each with some of the layers."""
+        return self
 
     def advise(self, what: str) -> None:
         """Advice to the user after a rank has died."""
 
-    def stopping(self, on_stop: Callable[[], Ending] | None) -> AbstractContextManager[Pressed]:
-        """A block of code in which Ctrl-C stops the run.
-
-        On one process the block asks whether it was pressed. With several, rank 0 runs `on_stop` at once, beside the
-        block, and all ranks end.
-        """
-
-
-def share(ranks: Ranks, lines: Lines) -> Lines:
-    """The lines that a rank takes: dealt out like cards, so that their numbers differ by one at most."""
-    return lines[ranks.part :: ranks.parts]
-
-
-def columns(ranks: Ranks, batch: int) -> int:
-    """Number of lines of the largest share of a batch. All ranks compute with as many, some of them empty."""
-    return -(-batch // ranks.parts)
-
-
-class Alone:
-    """One process: everything is its own."""
-
-    rank = part = 0
-    size = parts = 1
-    on_gradient = None
-
-    def from_first(self, make: Callable[[], bytes]) -> bytes:
-        return make()
-
-    def check_same(self, what: str, data: bytes) -> None:
-        pass
-
-    def from_first_leaves(self, structure: Any) -> Any:
-        return structure
-
-    def from_first_state(self, state: State) -> State:
-        return state
-
-    def begin_sum(self, bits: Any, grads: Any) -> Callable[[], tuple[float, Any]]:
-        return lambda: (float(bits), grads)
-
-    def sum(self, number: float) -> float:
-        return number
-
-    def by_layers(self) -> Ranks:
-        return self
-
-    def advise(self, what: str) -> None:
-        pass
-
     @contextmanager
     def stopping(self, on_stop: Callable[[], Ending] | None) -> Iterator[Pressed]:
-        """Pressed once, the block is told; pressed again, it raises KeyboardInterrupt at once."""
+        """A block of code in which Ctrl-C stops the run.
+
+        On one process the block asks whether it was pressed; pressed again, it raises KeyboardInterrupt at once. With
+        several, rank 0 runs `on_stop` at once, beside the block, and all ranks end.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield lambda: False  # signals reach the main thread only
             return
@@ -153,29 +104,25 @@ class Alone:
             signal.signal(signal.SIGINT, before)
 
 
-class DataParallel:
+def share(ranks: Ranks, lines: Lines) -> Lines:
+    """The lines that a rank takes: dealt out like cards, so that their numbers differ by one at most."""
+    return lines[ranks.part :: ranks.parts]
+
+
+def columns(ranks: Ranks, batch: int) -> int:
+    """Number of lines of the largest share of a batch. All ranks compute with as many, some of them empty."""
+    return -(-batch // ranks.parts)
+
+
+class DataParallel(Ranks):
     """One of several processes that have a part of each batch; `watch` ends them together."""
 
     def __init__(self, world: World, watch: Watch) -> None:
         self.world = world
         self.watch = watch
         self._sums = Sums(world)
-
-    @property
-    def rank(self) -> int:
-        return self.world.rank
-
-    @property
-    def size(self) -> int:
-        return self.world.size
-
-    @property
-    def part(self) -> int:
-        return self.rank
-
-    @property
-    def parts(self) -> int:
-        return self.size
+        self.rank, self.size = self.part, self.parts = world.rank, world.size
+        self.on_gradient = self._sums.begin
 
     def from_first(self, make: Callable[[], bytes]) -> bytes:
         return self.world.broadcast(make() if self.rank == 0 else None)
@@ -197,10 +144,6 @@ class DataParallel:
         # Back from arrays to the plain numbers that they were.
         values = [value.item() if isinstance(value, np.ndarray) else value for value in values]
         return State(**dict(zip(names, values, strict=True)))
-
-    @property
-    def on_gradient(self) -> OnGradient | None:
-        return self._sums.begin
 
     def begin_sum(self, bits: Any, grads: Any) -> Callable[[], tuple[float, Any]]:
         leaves, treedef = tree.flatten(grads)
@@ -241,21 +184,11 @@ class DataParallel:
 class Pipelined(DataParallel):
     """One of several processes that have a part of the model each: every one has all lines, and all of the gradient."""
 
-    on_gradient = None
+    begin_sum, sum = Ranks.begin_sum, Ranks.sum
 
-    @property
-    def part(self) -> int:
-        return 0
-
-    @property
-    def parts(self) -> int:
-        return 1
-
-    def begin_sum(self, bits: Any, grads: Any) -> Callable[[], tuple[float, Any]]:
-        return lambda: (float(bits), grads)
-
-    def sum(self, number: float) -> float:
-        return number
+    def __init__(self, world: World, watch: Watch) -> None:
+        super().__init__(world, watch)
+        self.part, self.parts, self.on_gradient = 0, 1, None
 
 
 def places_of(layers: int, ranks: Ranks) -> tuple[str, ...]:
@@ -263,7 +196,7 @@ def places_of(layers: int, ranks: Ranks) -> tuple[str, ...]:
 
     On one process every layer has a device of its own.
 
-    >>> places_of(2, Alone())
+    >>> places_of(2, Ranks())
     ('cpu:0', 'cpu:1')
     """
     if ranks.size == 1:
@@ -271,4 +204,4 @@ def places_of(layers: int, ranks: Ranks) -> tuple[str, ...]:
     return tuple(f"/rank:{layer * ranks.size // layers}/cpu:0" for layer in range(layers))
 
 
-__all__ = ["Alone", "DataParallel", "Pipelined", "Pressed", "Ranks", "columns", "places_of", "share"]
+__all__ = ["DataParallel", "Pipelined", "Pressed", "Ranks", "columns", "places_of", "share"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ctrlgrad import optim
 from ctrlgrad.advice import check_choice
+from ctrlgrad.engines import ENGINES
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.train.corpus import TOKENS, Reading
 from ctrlgrad.train.layers import LAYERS
@@ -16,13 +17,12 @@ from ctrlgrad.train.layers import LAYERS
 LOG_INTERVAL = 10
 # How often a run is validated where no interval is given: a pass over the validation part costs some dozen steps.
 VALIDATIONS = 5
-ENGINES = ("native", "reference", "cuda", "dataflow")
 OPTIMISERS = ("adam", "adamw", "sgd", "rmsprop", "adagrad", "lion")
 SCHEDULES = ("cosine", "constant", "linear")
 PRECISIONS = ("float32", "float64", "bfloat16")
 CHOICES = {
     "cell": tuple(LAYERS),
-    "engine": ENGINES,
+    "engine": tuple(name for name in ENGINES if name != "auto"),
     "optimiser": OPTIMISERS,
     "schedule": SCHEDULES,
     "tokens": TOKENS,

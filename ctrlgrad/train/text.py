@@ -17,7 +17,7 @@ from ctrlgrad.train.checkpoint import Identity, Saved, State
 from ctrlgrad.train.corpus import Corpus, TrainingOrder, Vocabulary, cut, lines_of, pad, read, validation_lines
 from ctrlgrad.train.folder import BEST, CHECKPOINT, METRICS
 from ctrlgrad.train.model import SAMPLE_LIMIT, Model
-from ctrlgrad.train.ranks import Alone, Pressed, Ranks, columns, places_of, share
+from ctrlgrad.train.ranks import Pressed, Ranks, columns, places_of, share
 from ctrlgrad.train.settings import Settings
 from ctrlgrad.train.trainer import Job, Share
 
@@ -31,7 +31,7 @@ class TextTask:
     def __init__(self, settings: Settings, corpus: Corpus, ranks: Ranks | None = None) -> None:
         self.settings = settings
         self.corpus = corpus
-        self.ranks = ranks or Alone()
+        self.ranks = ranks or Ranks()
         places = places_of(settings.layers, self.ranks) if settings.pipeline else ()
         # One layer computes faster as one loop, and no loop goes on below it while its gradient is summed. Within a
         # budget the model is one loop too: what lies between loops is not swapped.
@@ -103,7 +103,7 @@ def prepare(
     `text` is the path of the corpus. On several ranks all call this. Rank 0 has read what was saved; all other ranks
     get the state from it.
     """
-    ranks = ranks or Alone()
+    ranks = ranks or Ranks()
     if settings.pipeline and ranks.size > settings.layers:
         raise UserInputError(
             "--pipeline: fewer layers than ranks",
@@ -192,7 +192,7 @@ class Trained:
         encoded = self.vocabulary.encode_all(lines)
         if not encoded:
             raise UserInputError("FILE: the text is empty", expected="lines of text", got=str(path))
-        bits = bits_per_token(self.model, self.params, encoded, Alone(), lambda: False)
+        bits = bits_per_token(self.model, self.params, encoded, Ranks(), lambda: False)
         assert bits is not None
         unknown = sum(int((line == 1).sum()) for line in encoded)
         return {"bits_per_token": bits, "perplexity": 2.0**bits, "tokens": sum(map(len, encoded)), "unknown": unknown}

@@ -28,7 +28,7 @@ from ctrlgrad.train import metrics
 from ctrlgrad.train.checkpoint import Identity, State
 from ctrlgrad.train.folder import CHECKPOINT, RunFiles
 from ctrlgrad.train.metrics import Metrics, Step, Summary
-from ctrlgrad.train.ranks import Alone, Pressed, Ranks
+from ctrlgrad.train.ranks import Pressed, Ranks
 from ctrlgrad.train.settings import LOG_INTERVAL, VALIDATIONS
 
 
@@ -96,7 +96,7 @@ class Job:
     memory_budget: int | None = None
     # True if a few steps are recorded (`StepProfile`).
     is_profiled: bool = False
-    ranks: Ranks = field(default_factory=Alone)
+    ranks: Ranks = field(default_factory=Ranks)
 
     @property
     def checkpoint(self) -> Path:
@@ -139,7 +139,7 @@ def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
         files = RunFiles(job.out, job.identity, job.state, job.advice, job.checkpoint_interval)
     state = job.state
     with (
-        job.ranks.stopping(None if files is None else lambda: _stopped(job, files)) as pressed,
+        job.ranks.stopping(None if files is None else lambda: Interrupted(job, files.save().step).ending) as pressed,
         within(job.memory_budget),
         ExitStack() as recording,
     ):
@@ -192,11 +192,6 @@ def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
 
 def _nothing() -> None:
     """Before each step of a run that is not profiled."""
-
-
-def _stopped(job: Job, files: RunFiles) -> Ending:
-    """Handle the interruption of a run on several ranks."""
-    return Interrupted(job, files.save().step).ending
 
 
 def _check_same(ranks: Ranks, state: State) -> None:

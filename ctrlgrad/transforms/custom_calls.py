@@ -100,24 +100,6 @@ def by_position(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return args
 
 
-def nondiff_positions(
-    fn: Callable[..., Any], nondiff_argnums: int | Sequence[int], nondiff_argnames: str | Sequence[str]
-) -> tuple[int, ...]:
-    """The positions of the arguments that a rule takes first, by number or by name."""
-    names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else tuple(nondiff_argnames)
-    parameters = list(inspect.signature(fn).parameters) if names else []
-    for name in names:
-        if name not in parameters:
-            raise UserInputError(
-                "nondiff_argnames: the function has no such parameter",
-                expected="one of " + ", ".join(parameters),
-                got=repr(name),
-                hint="name a parameter of the function that has the rule",
-            )
-    numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
-    return (*numbers, *map(parameters.index, names))
-
-
 def without_a_rule(kind: str, fn: Callable[..., Any], setter: str) -> UserInputError:
     """The error of a call of a function that was given no rule."""
     return UserInputError(
@@ -160,6 +142,9 @@ class RuleSetters:
 class Differentiable(RuleSetters):
     """A function with a derivative rule: `rule` of `custom_jvp`; `forward`, `backward` and `push` of `custom_vjp`."""
 
+    # True where the derivative is that of the arguments alone, whatever the function and its rules close over.
+    stops_captures = False
+
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -169,7 +154,19 @@ class Differentiable(RuleSetters):
         check_function(type(self).__name__, fn)
         functools.update_wrapper(self, fn)
         self.fn = fn
-        self.nondiff = nondiff_positions(fn, nondiff_argnums, nondiff_argnames)
+        # The positions of the arguments that a rule takes first, by number or by name.
+        names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else tuple(nondiff_argnames)
+        parameters = list(inspect.signature(fn).parameters) if names else []
+        for name in names:
+            if name not in parameters:
+                raise UserInputError(
+                    "nondiff_argnames: the function has no such parameter",
+                    expected="one of " + ", ".join(parameters),
+                    got=repr(name),
+                    hint="name a parameter of the function that has the rule",
+                )
+        numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+        self.nondiff = (*numbers, *map(parameters.index, names))
         self.rule: Callable[..., Any] | None = None
         self.forward: Callable[..., Any] | None = None
         self.backward: Callable[..., Any] | None = None
@@ -192,7 +189,13 @@ class CustomCall:
         self.source = source
         self.args = args
         self.nondiff = sorted({n % len(args) for n in nondiff if -len(args) <= n < len(args)})
-        self.parameters = _parameters(fn, len(args))
+        # Names of the arguments of a call by position.
+        count = len(args)
+        try:
+            known = [p.name for p in inspect.signature(fn).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+        except (TypeError, ValueError):
+            known = []
+        self.parameters = [known[n] if n < len(known) else f"argument {n}" for n in range(count)]
         self.diff = [n for n in range(len(args)) if n not in self.nondiff]
         self.flat, self.treedef = tree.flatten(tuple(args[n] for n in self.diff))
         self.traced = [i for i, x in enumerate(self.flat) if not is_python(x)]
@@ -273,15 +276,6 @@ class CustomCall:
                 )
             fitted.append(x)
         return fitted
-
-
-def _parameters(fn: Callable[..., Any], count: int) -> list[str]:
-    """Names of the arguments of a call by position."""
-    try:
-        known = [p.name for p in inspect.signature(fn).parameters.values() if p.kind is not p.VAR_POSITIONAL]
-    except (TypeError, ValueError):
-        known = []
-    return [known[n] if n < len(known) else f"argument {n}" for n in range(count)]
 
 
 def is_same(wanted: Type, given: Type) -> bool:

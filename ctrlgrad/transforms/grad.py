@@ -241,6 +241,8 @@ def pulled(
         # Copies: the pullback must not see what the caller does to his arrays, nor to the outputs.
         own = [x if isinstance(x, EagerStack) else np.array(as_array(x)) for x in leaves]
         results = evaluate(halves.forward, [*traced.captures, *own])
+        # The pullback needs their types alone.
+        leaves = [EagerStack(x.type, []) if isinstance(x, EagerStack) else x for x in leaves]
         split = len(results) - halves.residuals
         residuals = results[split:]
         outputs = hand_out(traced.graph, results[:split], residuals)

@@ -3,7 +3,8 @@
 The solver itself, a loop as a rule, is not differentiated: of f(p, x(p)) = 0 follows df/dx dx = -df/dp dp, and of
 A(p) x = b follows A dx = db - dA x; the cotangent of b is what the transposed solver finds for that of x.
 
-What the user's functions close over are their parameters: their graphs' captures become arguments of a custom rule.
+What `f` and `matvec` close over are their parameters: their graphs' captures become arguments of a custom rule. What
+the solvers close over, such as a factor or a preconditioner, has no part in the derivative.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def custom_root(
     Args:
         f: a function of x to something of the same dtypes and shapes. What it closes over may be differentiated.
         initial_guess: a pytree of float arrays.
-        solve: `solve(f, initial_guess)` returns the root, with `has_aux` a pair of it and a pytree to hand on.
+        solve: `solve(f, initial_guess)` returns the root, with `has_aux` a pair of it and a pytree to hand on. What the
+            solvers close over has no part in the derivative.
         tangent_solve: `tangent_solve(g, y)` solves the linear equation g(x) = y. Reverse mode transposes it: a loop in
             it that ends when y says so stands in `custom_linear_solve`.
 
@@ -118,6 +120,7 @@ def custom_root(
                 right = tangent_solve(lambda v: jvp(lambda y: closed(parameters, y), (x,), (v,))[1], _negative(change))
             return result, ((right, _zeros(result[1])) if has_aux else right)
 
+        custom_root_solution.stops_captures = True
         return custom_root_solution(closed.parameters, _strong(initial_guess))
 
     return in_trace(recorded)
@@ -137,7 +140,8 @@ def custom_linear_solve(
         matvec: a linear function of x to something of the same dtypes and shapes. What it closes over may be
             differentiated.
         b: a pytree of float arrays.
-        solve: `solve(matvec, b)` returns x, with `has_aux` a pair of it and a pytree to hand on.
+        solve: `solve(matvec, b)` returns x, with `has_aux` a pair of it and a pytree to hand on. What the solvers close
+            over has no part in the derivative.
         transpose_solve: `transpose_solve(vecmat, y)` solves the transposed equation, for reverse mode. Without it
             reverse mode transposes `solve`, which must be linear in b then: no loop in it that ends when b says so.
         symmetric: the function is its own transpose, so that `solve` serves for both.
@@ -198,6 +202,7 @@ def custom_linear_solve(
             solution = custom_vjp(custom_linear_solution, nondiff_argnums=(0,))
             solution.defvjp(keep, pull)
         solution.defjvp(tangent_solution)
+        solution.stops_captures = True
         result = solution(False, closed.parameters, right)
         return result if has_aux else result[0]
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import DifferentiationError, ShapeError, TracingError, TypeMismatchError, UserInputError
+from ctrlgrad.errors import DifferentiationError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import evaluate, float0_like, is_weak, type_of, value_in, without_numbers
 from ctrlgrad.frontend.checks import argument_names, argument_paths, check_function
@@ -69,12 +69,13 @@ def trace_function(
     name = getattr(fn, "__name__", "function").replace("<lambda>", "function")
     traced = Traced(name, call, leaves_of(leaves, hints), what="the differentiated function's result", known=leaves)
     closed = close([traced.finish()])
+    traced.known.forget_stacks()
     (graph,) = closed.regions
     if any(map(is_call, walk(graph))):
         # A function with a rule of its own is another one at each trace.
         return TracedFunction(closed.captures, simplify(graph), traced.leaves, traced.treedef)
     # Results cached for the graph of an earlier call are reused: it is simplified, and differentiated, once.
-    graph, constants = shared(graph)
+    graph, constants = shared(graph, differentiated=True)
     split, outer = len(graph.inputs) - len(constants), trace.current()
     varying = (
         constants if outer is None else [outer.emit("constant", (), {"value": x, "varies": True}) for x in constants]
@@ -246,25 +247,22 @@ class Transformed(Function):
         except TracingError as error:
             if not error.asks_for_values:
                 raise
-        return self._on_values(args, kwargs)
+        # The result for concrete arguments, of which those are traced alone that are differentiated.
+        traced = Traced(self.name, lambda _: self._called(args, kwargs), what=f"{self.name}: the result", known=())
+        graph, arrays = lift_constants(traced.finish())
+        graph, captured = shared(without_calls(graph))
+        results = hand_out(graph, evaluate(graph, [*arrays, *captured]), arrays)
+        return tree.unflatten(traced.treedef, [*map(without_numbers, traced.leaves, results)])
 
     def _known_for(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         """A new trace, for the types that the last one of this signature had, if these fit them."""
         if known.refused is not None:
             raise known.refused
-        found = next((x for x in known.variants if x.accepts(types)), None)
+        place = next((i for i, x in enumerate(known.variants) if x.accepts(types)), None)
         try:
-            if found is None:
+            if place is None:
                 return self._trace_new(known, types, leaves, treedef)
-            try:
-                return self._trace(found.types, leaves, treedef)
-            except (TracingError, ShapeError):
-                if list(found.types) == types:
-                    raise
-            # By now the function uses its sizes as Python numbers.
-            known.exact_only = True
-            known.variants.remove(found)
-            return self._trace_new(known, types, leaves, treedef)
+            return self._trace_again(known, place, types, leaves, treedef)
         except TracingError as error:
             if error.refused:
                 # Kept without the trace that it stands in.
@@ -275,14 +273,6 @@ class Transformed(Function):
     def _watch(self, given: list[Any], captured: list[np.ndarray]) -> Watched:
         """Nothing: each call traces."""
         return Watched()
-
-    def _on_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result for concrete arguments, of which those are traced alone that are differentiated."""
-        traced = Traced(self.name, lambda _: self._called(args, kwargs), what=f"{self.name}: the result", known=())
-        graph, arrays = lift_constants(traced.finish())
-        graph, captured = shared(without_calls(graph))
-        results = hand_out(graph, evaluate(graph, [*arrays, *captured]), arrays)
-        return tree.unflatten(traced.treedef, [*map(without_numbers, traced.leaves, results)])
 
 
 def all_but(numbers: int | Sequence[int]) -> Callable[[tuple[Any, ...], dict[str, Any]], Arguments]:

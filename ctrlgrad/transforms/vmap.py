@@ -290,7 +290,7 @@ def _counted_from_the_front(label: str, axis: int, rank: int, what: str, source:
             source=source,
             expected=f"-{rank} <= axis < {rank}" if rank else "None: a scalar has no axis",
             got=what,
-            hint=f"{label} may hold an entry, or a pytree of entries, for each array on its own",
+            hint=f"{label} may hold an entry for each array on its own, None for one that is the same for all rows",
         )
     return axis % rank
 
@@ -427,6 +427,7 @@ def vectorize(
                 "vectorize: the signature has another number of arguments",
                 expected=f"{len(wanted)} arrays, by {signature!r}",
                 got=str(len(arrays)),
+                hint="name arguments that are no arrays in excluded={...}",
             )
 
         def call(*rows: Any) -> Any:
@@ -436,7 +437,17 @@ def vectorize(
                 positional.insert(place, x)
             named = {**kwargs, **dict(zip(names, rows[len(rows) - len(names) :], strict=True))}
             result = pyfunc(*positional, **named)
-            _check_results(result, None if cores is None else cores[1], signature)
+            wanted = None if cores is None else cores[1]
+            results = list(result) if isinstance(result, tuple | list) else [result]
+            ranks = [0] * len(results) if wanted is None else [len(core) for core in wanted]
+            found = [rank_of(operand("vectorize", x)) for x in results]
+            if found != ranks:
+                raise ShapeError(
+                    "vectorize: the results of one call have other ranks",
+                    expected=f"ranks {ranks}" + ("" if signature is None else f", by {signature!r}"),
+                    got=f"ranks {found}",
+                    hint="say which axes a call takes and returns: signature='(n)->(n)'",
+                )
             return result
 
         return _over_rows(call, arrays, wanted)
@@ -455,19 +466,6 @@ def _parse(signature: str) -> tuple[list[Core], list[Core]]:
         for side in text.split("->")
     )
     return inputs, outputs
-
-
-def _check_results(result: Any, wanted: Sequence[Core] | None, signature: str | None) -> None:
-    results = list(result) if isinstance(result, tuple | list) else [result]
-    ranks = [0] * len(results) if wanted is None else [len(core) for core in wanted]
-    found = [rank_of(operand("vectorize", x)) for x in results]
-    if found != ranks:
-        raise ShapeError(
-            "vectorize: the results of one call have other ranks",
-            expected=f"ranks {ranks}" + ("" if signature is None else f", by {signature!r}"),
-            got=f"ranks {found}",
-            hint="say which axes a call takes and returns: signature='(n)->(n)'",
-        )
 
 
 def _over_rows(call: Callable[..., Any], arrays: Sequence[Any], cores: Sequence[Core]) -> Any:

@@ -118,7 +118,12 @@ class JaxJudge:
 
     def _derivatives(self, directions: Sequence[Leaves]) -> list[JaxDerivative]:
         with self.translation.settings():
-            found = self.translation.run(self._pairs(directions), self._point())
+            # The value and gradient of s_0, ..., s_k. Along v, the value of s_k changes by that of s_{k+1}, and its
+            # gradient by that of s_{k+1}, since second derivatives are symmetric: one reverse pass serves all orders.
+            function: Callable[..., Any] = lambda point: (jax.value_and_grad(self._scalar)(point),)
+            for direction in directions:
+                function = _with_next(function, direction)
+            found = self.translation.run(function, self._point())
             (result,) = self.translation.graph.outputs
             dtypes = [self.arguments[position].dtype for position in self.wrt]
             return [
@@ -150,17 +155,6 @@ class JaxJudge:
             arguments[position] = x
         (result,) = self.translation.function(*arguments)
         return result
-
-    def _pairs(self, directions: Sequence[Leaves]) -> Callable[..., Any]:
-        """A function of the point that gives the value and gradient of s_0, ..., s_k.
-
-        Along v, the value of s_k changes by the value of s_{k+1}, and its gradient by that of s_{k+1}, since second
-        derivatives are symmetric: one reverse pass serves all orders.
-        """
-        function: Callable[..., Any] = lambda point: (jax.value_and_grad(self._scalar)(point),)
-        for direction in directions:
-            function = _with_next(function, direction)
-        return function
 
 
 def _with_next(function: Callable[..., Any], direction: Leaves) -> Callable[..., Any]:

@@ -6,13 +6,14 @@ function itself, wherever in a graph it is called: within a lambda, a loop, a br
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 import jax
 
+from ctrlgrad.blocks import holding
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.rules import emit_call, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
@@ -28,14 +29,9 @@ from ctrlgrad.transforms.vmap import vmap
 _KEPT: ContextVar[bool] = ContextVar("calls of from_jax functions stay whole", default=False)
 
 
-@contextmanager
-def originals_kept() -> Iterator[None]:
+def originals_kept() -> AbstractContextManager[None]:
     """A block in which what is traced keeps the JAX functions that it calls."""
-    token = _KEPT.set(True)
-    try:
-        yield
-    finally:
-        _KEPT.reset(token)
+    return holding(_KEPT, True)
 
 
 def keeps_originals() -> bool:

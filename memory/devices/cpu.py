@@ -19,7 +19,7 @@ from ctrlgrad.errors import ExecutionError, TierRefusedError
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.spill import SpillFile, SpillTier
 from ctrlgrad.memory.devices.streams import HostStream, WorkerStream
-from ctrlgrad.memory.pool import Pool
+from ctrlgrad.memory.pool import LIMIT_BYTES, Pool
 from ctrlgrad.memory.sizes import rounded_up
 
 PAGE = 4096
@@ -27,34 +27,36 @@ PAGE = 4096
 SHORT_BYTES = 1 << 18
 
 
+def _page_aligned(size: int) -> np.ndarray:
+    whole = np.empty(size + PAGE, np.uint8)
+    start = -whole.ctypes.data % PAGE
+    return whole[start : start + size]
+
+
+# Buffers of all devices. What a session leaves is for the next one: the system clears a page that is touched for the
+# first time, which takes longer than to fill it.
+RAM = Pool(_page_aligned)
+
+
 class RamTier:
-    """Page-aligned buffers of RAM from a cache; a piece's handle is an array of bytes."""
+    """Page-aligned buffers of RAM; a piece's handle is an array of bytes."""
 
     name = "device"
     granule = 1
 
-    def __init__(self) -> None:
-        self.cache = Pool(_page_aligned)
-
     def allocate(self, nbytes: int) -> Piece:
         size = rounded_up(nbytes, PAGE)
         try:
-            return Piece(self.name, nbytes, self.cache.take(size))
+            return Piece(self.name, nbytes, RAM.take(size))
         except MemoryError as cause:
             raise TierRefusedError(
-                "the system has no RAM left", expected=f"{size} bytes", got=f"{self.cache.used} bytes in use by blocks"
+                "the system has no RAM left", expected=f"{size} bytes", got=f"{RAM.used} bytes in use by blocks"
             ) from cause
 
     def free(self, piece: Piece) -> None:
         buffer, piece.handle = piece.handle, None
         if buffer is not None:
-            self.cache.give(buffer.nbytes, buffer)
-
-
-def _page_aligned(size: int) -> np.ndarray:
-    whole = np.empty(size + PAGE, np.uint8)
-    start = -whole.ctypes.data % PAGE
-    return whole[start : start + size]
+            RAM.give(buffer.nbytes, buffer)
 
 
 class CpuDevice:
@@ -88,15 +90,10 @@ class CpuDevice:
     def copy(self, source: Piece, target: Piece, nbytes: int, stream: Stream) -> None:
         if not isinstance(stream, WorkerStream):
             raise ExecutionError(f"copy on stream {stream.name!r}: it has no thread")
-        spill = self.spill
-        if (source.tier, target.tier) == ("device", "disk"):
-            data, extent = memoryview(source.handle)[:nbytes], target.handle
-            stream.put(lambda: spill.write(extent, data), nbytes <= SHORT_BYTES)
-        elif (source.tier, target.tier) == ("disk", "device"):
-            data, extent = memoryview(target.handle)[:nbytes], source.handle
-            stream.put(lambda: spill.read(extent, data), nbytes <= SHORT_BYTES)
-        else:
+        if source.tier == target.tier:
             raise ExecutionError(f"copy from tier {source.tier!r} to {target.tier!r}: they are not neighbours")
+        near = source if source.tier == RamTier.name else target
+        stream.put(self.spill.work(source, target, memoryview(near.handle)[:nbytes]), nbytes <= SHORT_BYTES)
 
     def array(self, piece: Piece, shape: Sequence[int], dtype: np.dtype) -> Any:
         dtype = np.dtype(dtype)
@@ -106,9 +103,9 @@ class CpuDevice:
         return time.perf_counter()
 
     def close(self) -> None:
-        """End the threads after what they are doing, remove the file, and give back the RAM that is not in use."""
+        """End the threads after what they are doing, remove the file, and give back RAM that is not kept."""
         self._finalizer()
-        self.ram.cache.clear()
+        RAM.restrict(LIMIT_BYTES)
 
 
 def _close(streams: Sequence[WorkerStream], spill: SpillFile) -> None:

@@ -426,7 +426,8 @@ class CudaDevice:
                 stream.raw.wait_event(target.handle.released)
             self._copy(target.handle.pointer.ptr, source.handle.ptr, nbytes, runtime.memcpyHostToDevice, stream)
         elif "disk" in link and isinstance(stream, WorkerStream) and self.spill is not None:
-            stream.put(_disk_work(self.spill, source, target, nbytes))
+            near = source if source.tier == PinnedTier.name else target
+            stream.put(self.spill.work(source, target, near.handle.bytes(nbytes)))
             return
         else:
             raise ExecutionError(
@@ -522,14 +523,6 @@ class CudaDevice:
         return event
 
 
-def _disk_work(spill: SpillFile, source: Piece, target: Piece, nbytes: int) -> Callable[[], None]:
-    if target.tier == "disk":
-        extent, data = target.handle, source.handle.bytes(nbytes)
-        return lambda: spill.write(extent, data)
-    extent, data = source.handle, target.handle.bytes(nbytes)
-    return lambda: spill.read(extent, data)
-
-
 def _cupy(number: int) -> Any:
     """The CuPy module, on a machine that has the device."""
     try:
@@ -541,7 +534,9 @@ def _cupy(number: int) -> Any:
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as cause:
-        raise UserInputError("CUDA cannot be used on this machine", got=str(cause)) from cause
+        raise UserInputError(
+            "CUDA cannot be used on this machine", got=str(cause), hint="check the driver with nvidia-smi"
+        ) from cause
     if not 0 <= number < count:
         raise UserInputError("there is no such CUDA device", expected=f"a number below {count}", got=str(number))
     return cupy

@@ -22,6 +22,7 @@ import threading
 import time
 import weakref
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,7 @@ STARTED = time.time_ns()
 # columns, unless they are this many apart. Two flips of the highest bit in one column are not seen.
 COLUMNS = 1021
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+CHECK_DISK = "check the disk, or give another folder as disk=..."
 # Errors against which no larger disk helps.
 LIMITS = {
     errno.EDQUOT: "free some of this user's space there, or give a folder on another disk as disk=...",
@@ -277,10 +279,18 @@ class SpillFile:
                     f"spill file {self.path}: {whole} bytes at offset {offset} have changed",
                     expected=f"checksum {extent.checksums[number]:08x}",
                     got=f"checksum {found:08x}",
-                    hint="check the disk, or give another folder as disk=...",
+                    hint=CHECK_DISK,
                 )
             if target is not part:
                 part[:] = target[: part.nbytes]
+
+    def work(self, source: Piece, target: Piece, data: memoryview) -> Callable[[], None]:
+        """Function that copies between memory and the file, where one of the pieces lies."""
+        if target.tier == SpillTier.name:
+            extent = target.handle
+            return lambda: self.write(extent, data)
+        extent = source.handle
+        return lambda: self.read(extent, data)
 
     def close(self) -> None:
         """Remove the file, when no thread uses it any more. Calling it again does nothing."""
@@ -297,7 +307,10 @@ class SpillFile:
 
     def _descriptor(self) -> int:
         if self._file.descriptor is None:
-            raise ExecutionError(f"the spill file in {self.directory} is closed, or belongs to the parent process")
+            raise ExecutionError(
+                f"the spill file in {self.directory} is closed, or belongs to the parent process",
+                hint="enter the memory budget in the process that uses it",
+            )
         return self._file.descriptor
 
     def _grow(self, wanted: int) -> None:
@@ -310,7 +323,9 @@ class SpillFile:
                 os.posix_fallocate(descriptor, self._size, nbytes)
             except OSError as cause:
                 if cause.errno not in FULL:
-                    raise ExecutionError(f"spill file {self.path}: it cannot grow: {cause.strerror}") from cause
+                    raise ExecutionError(
+                        f"spill file {self.path}: it cannot grow: {cause.strerror}", hint=CHECK_DISK
+                    ) from cause
                 # A part may have been reserved.
                 os.ftruncate(descriptor, self._size)
                 refused = cause
@@ -339,7 +354,8 @@ class SpillFile:
                     raise self._refusal(part.nbytes, cause) from cause
                 raise ExecutionError(
                     f"spill file {self.path}: {part.nbytes} bytes cannot be written at offset {offset}: "
-                    f"{cause.strerror}"
+                    f"{cause.strerror}",
+                    hint=CHECK_DISK,
                 ) from cause
             part, offset = part[done:], offset + done
 
@@ -349,13 +365,15 @@ class SpillFile:
                 done = os.preadv(self._descriptor(), [part], offset)
             except OSError as cause:
                 raise BlockLostError(
-                    f"spill file {self.path}: {part.nbytes} bytes cannot be read at offset {offset}: {cause.strerror}"
+                    f"spill file {self.path}: {part.nbytes} bytes cannot be read at offset {offset}: {cause.strerror}",
+                    hint=CHECK_DISK,
                 ) from cause
             if done == 0:
                 raise BlockLostError(
                     f"spill file {self.path}: it ends at offset {offset}",
                     expected=f"{part.nbytes} bytes more",
                     got="end of file",
+                    hint=CHECK_DISK,
                 )
             part, offset = part[done:], offset + done
 

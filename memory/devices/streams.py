@@ -83,6 +83,10 @@ class _Failure:
     error: BaseException
 
 
+class Worker(threading.Thread):
+    """The thread of a stream; finalizers that it happens to run must not wait for it."""
+
+
 class WorkerStream:
     """Work in the order in which it was put here, run by a thread; see `ctrlgrad.memory.devices.device.Stream`.
 
@@ -132,7 +136,7 @@ class WorkerStream:
                 return
             self._items.append((self._issued, work))
             if self._worker is None:
-                self._worker = threading.Thread(target=self._serve, name=f"ctrlgrad {self.name}", daemon=True)
+                self._worker = Worker(target=self._serve, name=f"ctrlgrad {self.name}", daemon=True)
                 self._worker.start()
             self.changed.notify_all()
 
@@ -140,7 +144,8 @@ class WorkerStream:
         event = WorkerEvent(self)
         if os.getpid() == self._process:
             with self._lock:
-                if not (self._items or self._is_busy or self.failures or self._is_closed):
+                # A stream that is closed has done its work: a manager may be collected behind its device.
+                if not (self._items or self._is_busy or self.failures):
                     event.reach()
                     return event
         self.put(event)

@@ -12,16 +12,18 @@ it. Two accesses to the same bytes, one of them writing, must be ordered so in e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.memory.profile import records as actions
 from ctrlgrad.memory.profile.records import Action
+from ctrlgrad.records import pairs
 
 Clock = dict[str, int]
 HOST, COMPUTE = "host", "compute"
+# Methods that replay actions, if they are not called as these.
+HANDLERS = pairs("CopyOut:copy Fetch:copy KeepState:keep_state LetStateGo:let_state_go Await:wait")
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,7 @@ class Checker:
         for action in actions:
             self.position += 1
             self._action = action
-            handler: Callable[[Any], None] = HANDLERS[type(action)].__get__(self)
-            handler(action)
+            getattr(self, HANDLERS.get(name := type(action).__name__, name.lower()))(action)
 
     def finish(self) -> None:
         """Everything has been given back."""
@@ -284,29 +285,6 @@ class Checker:
     def wait(self, action: actions.Await) -> None:
         self._require(action.mark in self.marks, f"mark {action.mark} was not set")
         join(self.clocks.setdefault(action.waiter, {}), self.marks[action.mark])
-
-
-HANDLERS: dict[type, Callable[..., None]] = {
-    actions.Take: Checker.take,
-    actions.Give: Checker.give,
-    actions.Use: Checker.use,
-    actions.Place: Checker.place,
-    actions.Fill: Checker.fill,
-    actions.CopyOut: Checker.copy,
-    actions.Fetch: Checker.copy,
-    actions.Lose: Checker.lose,
-    actions.Open: Checker.open,
-    actions.Close: Checker.close,
-    actions.Evict: Checker.evict,
-    actions.Overwrite: Checker.overwrite,
-    actions.Drop: Checker.drop,
-    actions.Free: Checker.free,
-    actions.KeepState: Checker.keep_state,
-    actions.LetStateGo: Checker.let_state_go,
-    actions.Recompute: Checker.recompute,
-    actions.Signal: Checker.signal,
-    actions.Await: Checker.wait,
-}
 
 
 def check(actions: Iterable[Action], limits: Sequence[int | None], *, finished: bool = True) -> None:

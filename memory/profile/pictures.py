@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.profile.records import BlockEntry, Computed, Copied, Open, Phase, Recording
 from ctrlgrad.memory.profile.summary import Interval, Summary, Usage, on_top, summarize, times, usages
-from ctrlgrad.memory.sizes import show_size
+from ctrlgrad.memory.sizes import SHOWN, show_size
 from ctrlgrad.records import record
 
 PROCESS = 1
@@ -84,17 +84,12 @@ class Timeline:
 def timeline(recording: Recording) -> Timeline:
     """The drawing of a recording; entries without times are left out."""
     computing = _compute_parts(recording)
-    copies = {
-        interval.key: Part(
-            recording.copied[interval.key].stream,
-            interval.start,
-            interval.end,
-            recording.copied[interval.key].label,
-            BACK if _comes_back(recording, recording.copied[interval.key]) else AWAY,
-            _copy_details(recording, interval.key),
-        )
-        for interval in times(recording.copied)
-    }
+    copies = {}
+    for interval in times(recording.copied):
+        copied = recording.copied[interval.key]
+        details = {"block": copied.block, "from": copied.source, "to": copied.target, "bytes": copied.nbytes}
+        category = BACK if _comes_back(recording, copied) else AWAY
+        copies[interval.key] = Part(copied.stream, interval.start, interval.end, copied.label, category, details)
     parts = sorted([*(part for part, _ in computing), *copies.values()], key=lambda part: (part.start, ROWS[part.row]))
     starts = [part.start for part in parts] + [used.time for used in recording.in_use]
     flows = tuple(_flows(recording, _Computation(computing), copies))
@@ -118,11 +113,6 @@ def _compute_parts(recording: Recording) -> list[tuple[Part, Computed | None]]:
             details |= {"loop": entry.loop, "chunk": entry.chunk}
         found.append((Part("compute", interval.start, interval.end, entry.label, category, details), entry))
     return found
-
-
-def _copy_details(recording: Recording, position: int) -> dict[str, Any]:
-    copied = recording.copied[position]
-    return {"block": copied.block, "from": copied.source, "to": copied.target, "bytes": copied.nbytes}
 
 
 def _comes_back(recording: Recording, copied: Copied) -> bool:
@@ -208,37 +198,33 @@ def _flows(recording: Recording, computation: _Computation, copies: Mapping[int,
 
 def trace(recording: Recording) -> dict[str, Any]:
     """The trace as JSON's types."""
-    drawn = timeline(recording)
-    clock = _Clock(drawn.start)
-    events = [*_names(recording), *_counters(recording, clock), *_fallbacks(recording, clock)]
+    drawn, tiers = timeline(recording), usages(recording)
+    events = list(_names(recording))
+
+    def nanoseconds(moment: float) -> int:
+        """Whole ones, so that what touches does not overlap by a rounding."""
+        return round((moment - drawn.start) * 1e9)
+
+    def add(phase: str, moment: float, row: str | None = None, **rest: Any) -> None:
+        place = {} if row is None else {"tid": ROWS[row]}
+        events.append({"ph": phase, "pid": PROCESS, **place, "ts": nanoseconds(moment) / 1e3, **rest})
+
+    for usage in tiers:
+        for sample in usage.samples:
+            add("C", sample.time, name=f"{usage.key} bytes", args={"bytes": sample.nbytes})
+    for fell in recording.fell_back:
+        # A mark across the row.
+        add("i", fell.time, "compute", name="otherwise than planned", s="t", args={"what": fell.text})
     for part in drawn.parts:
-        start, end = clock.nanoseconds(part.start), clock.nanoseconds(part.end)
-        events.append(
-            _event(part.row, "X", start, name=part.name, cat=part.category, dur=(end - start) / 1e3, args=part.details)
-        )
+        length = (nanoseconds(part.end) - nanoseconds(part.start)) / 1e3
+        add("X", part.start, part.row, name=part.name, cat=part.category, dur=length, args=part.details)
     for number, flow in enumerate(drawn.flows, start=1):
-        events += _arrow(flow, number, clock)
-    limits = {usage.key: usage.limit for usage in usages(recording)}
+        # Each point of an arrow leads to the slice around its time.
+        for phase, stop in zip(["s", *"t" * (len(flow.stops) - 2), "f"], flow.stops, strict=True):
+            block = {"block": flow.block}
+            add(phase, stop.time, stop.part.row, name="block", cat="block", id=number, bp="e", args=block)
+    limits = {usage.key: usage.limit for usage in tiers}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"limits": limits}}
-
-
-def write_trace(recording: Recording, path: Path) -> None:
-    """Write the trace as a JSON file."""
-    path.write_text(json.dumps(trace(recording), allow_nan=False), encoding="utf-8")
-
-
-@record
-class _Clock:
-    """Whole nanoseconds, so that what touches does not overlap by a rounding."""
-
-    start: float
-
-    def nanoseconds(self, moment: float) -> int:
-        return round((moment - self.start) * 1e9)
-
-
-def _event(row: str, phase: str, nanoseconds: int, **rest: Any) -> dict[str, Any]:
-    return {"ph": phase, "pid": PROCESS, "tid": ROWS[row], "ts": nanoseconds / 1e3, **rest}
 
 
 def _names(recording: Recording) -> Iterator[dict[str, Any]]:
@@ -247,35 +233,6 @@ def _names(recording: Recording) -> Iterator[dict[str, Any]]:
     for row, number in ROWS.items():
         yield {"ph": "M", "pid": PROCESS, "tid": number, "name": "thread_name", "args": {"name": row}}
         yield {"ph": "M", "pid": PROCESS, "tid": number, "name": "thread_sort_index", "args": {"sort_index": number}}
-
-
-def _counters(recording: Recording, clock: _Clock) -> Iterator[dict[str, Any]]:
-    for usage in usages(recording):
-        for sample in usage.samples:
-            yield {
-                "ph": "C",
-                "pid": PROCESS,
-                "name": f"{usage.key} bytes",
-                "ts": clock.nanoseconds(sample.time) / 1e3,
-                "args": {"bytes": sample.nbytes},
-            }
-
-
-def _fallbacks(recording: Recording, clock: _Clock) -> Iterator[dict[str, Any]]:
-    """A mark across the compute row wherever something was done otherwise than planned."""
-    for fell in recording.fell_back:
-        moment = clock.nanoseconds(fell.time)
-        yield _event("compute", "i", moment, name="otherwise than planned", s="t", args={"what": fell.text})
-
-
-def _arrow(flow: Flow, number: int, clock: _Clock) -> Iterator[dict[str, Any]]:
-    """An arrow's points; each leads to the slice around its time."""
-    phases = ["s", *"t" * (len(flow.stops) - 2), "f"]
-    for phase, stop in zip(phases, flow.stops, strict=True):
-        moment = clock.nanoseconds(stop.time)
-        yield _event(
-            stop.part.row, phase, moment, name="block", cat="block", id=number, bp="e", args={"block": flow.block}
-        )
 
 
 if TYPE_CHECKING:
@@ -347,7 +304,8 @@ def _time_unit(seconds: float) -> tuple[float, str]:
 
 def _draw_tier(axes: Axes, usage: Usage, steps: Sequence[tuple[float, float]], color: str) -> None:
     highest, limit = usage.peak, usage.limit
-    size, unit = _byte_unit(max(highest, limit if limit is not None and limit < 4 * highest else 0))
+    scale = max(highest, limit if limit is not None and limit < 4 * highest else 0)
+    size, unit = next((shown for shown in SHOWN if scale >= shown[0]), (1, "bytes"))
     moments, values = [t for t, _ in steps], [nbytes / size for _, nbytes in steps]
     axes.fill_between(moments, values, step="post", color=color, alpha=0.35, linewidth=0)
     axes.step(moments, values, where="post", color=color, linewidth=0.6)
@@ -358,17 +316,14 @@ def _draw_tier(axes: Axes, usage: Usage, steps: Sequence[tuple[float, float]], c
         top = max(top, limit / size)
     axes.set_ylim(0, max(top, 1e-9) * 1.08)
     axes.set_ylabel(unit)
-    bound = "no limit" if limit is None else f"limit {show_size(limit)}"
-    axes.set_title(f"{usage.name}: at most {show_size(highest)}, {bound}", loc="left", fontsize=10)
+    axes.set_title(_title(usage), loc="left", fontsize=10)
     axes.grid(axis="y", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _byte_unit(nbytes: float) -> tuple[int, str]:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if nbytes >= unit:
-            return unit, name
-    return 1, "bytes"
+def _title(usage: Usage) -> str:
+    bound = "no limit" if usage.limit is None else f"limit {show_size(usage.limit)}"
+    return f"{usage.name}: at most {show_size(usage.peak)}, {bound}"
 
 
 def _draw_streams(axes: Axes, drawn: Timeline, rows: Sequence[str], scale: float) -> None:
@@ -381,7 +336,7 @@ def _draw_streams(axes: Axes, drawn: Timeline, rows: Sequence[str], scale: float
                 (0.8, [part for part in parts if part.length >= SHORT * length]),
                 (0.0, [part for part in parts if part.length < SHORT * length]),
             ):
-                spans = [_span(part, drawn.start, scale) for part in chosen]
+                spans = [((part.start - drawn.start) * scale, part.length * scale) for part in chosen]
                 bar = (position - 0.38, 0.76)
                 axes.broken_barh(spans, bar, facecolor=color, edgecolor="white", linewidth=edge)
     axes.set_yticks(range(len(rows)), rows)
@@ -390,10 +345,6 @@ def _draw_streams(axes: Axes, drawn: Timeline, rows: Sequence[str], scale: float
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", alpha=0.25)
     axes.set_axisbelow(True)
-
-
-def _span(part: Part, start: float, scale: float) -> tuple[float, float]:
-    return (part.start - start) * scale, part.length * scale
 
 
 PAGE = """<!doctype html>
@@ -499,11 +450,6 @@ def format_page(recording: Recording) -> str:
     return re.sub("TITLE|DATA", lambda found: {"TITLE": title, "DATA": data}[found[0]], PAGE)
 
 
-def write_page(recording: Recording, path: Path) -> None:
-    """Write the page."""
-    path.write_text(format_page(recording), encoding="utf-8")
-
-
 def _data(recording: Recording) -> dict[str, Any]:
     drawn = timeline(recording)
     tiers = [usage for usage in usages(recording) if usage.peak]
@@ -515,8 +461,7 @@ def _data(recording: Recording) -> dict[str, Any]:
         "tiers": [
             {
                 "name": usage.name,
-                "title": f"{usage.name}: at most {show_size(usage.peak)}, "
-                + ("no limit" if usage.limit is None else f"limit {show_size(usage.limit)}"),
+                "title": _title(usage),
                 "limit": usage.limit,
                 "peak": usage.peak,
                 "samples": [(sample.time - drawn.start, sample.nbytes) for sample in usage.samples],
@@ -546,7 +491,7 @@ class Profile(Recording):
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the timeline as JSON that https://ui.perfetto.dev and Chrome open."""
-        write_trace(self, Path(path))
+        Path(path).write_text(json.dumps(trace(self), allow_nan=False), encoding="utf-8")
 
     def write_plot(self, path: str | os.PathLike[str]) -> None:
         """Write a picture, PNG: bytes of each tier over time, what computed and what was copied. Needs matplotlib."""
@@ -554,7 +499,7 @@ class Profile(Recording):
 
     def write_page(self, path: str | os.PathLike[str]) -> None:
         """Write a page for a browser that shows the same and can be looked at more closely. It needs no network."""
-        write_page(self, Path(path))
+        Path(path).write_text(format_page(self), encoding="utf-8")
 
     def write_all(self, stem: str | os.PathLike[str]) -> list[Path]:
         """Write STEM.txt (the summary), STEM.json (the trace), STEM.html and, with matplotlib, STEM.png.

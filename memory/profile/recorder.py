@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import field
 from typing import Any
@@ -141,31 +141,27 @@ class Recorder:
     def stalling(self, cause: str) -> AbstractContextManager[None]:
         """The computation may have nothing to do meanwhile."""
         self.statistics.stalls += 1
-        return _NOTHING if self._recording is None else self._stalling(self._recording, cause)
-
-    @contextmanager
-    def _stalling(self, recording: Recording, cause: str) -> Iterator[None]:
-        begun = self._device.compute.record()
-        try:
-            yield
-        finally:
-            ended = self._device.compute.record()
-            recording.stalled.append(Stalled("compute", cause, begun, ended, self.phase, cause))
+        found = self._recording
+        if found is None:
+            return _NOTHING
+        return self._timed(lambda a, b: found.stalled.append(Stalled("compute", cause, a, b, self.phase, cause)))
 
     def running(
-        self, label: str, phase: Phase, loop: str, chunk: int, again: bool = False
+        self, label: str, phase: Phase = "forward", loop: str = "", chunk: int = -1, again: bool = False
     ) -> AbstractContextManager[None]:
-        """Computation is being issued."""
+        """Computation of a chunk is being issued; for the profile."""
         found = self._recording
-        return _NOTHING if found is None else self._running(found, label, phase, loop, chunk, again)
+        if found is None:
+            return _NOTHING
+        return self._timed(
+            lambda a, b: found.computed.append(Computed("compute", label, a, b, phase, loop, chunk, again))
+        )
 
     @contextmanager
-    def _running(
-        self, recording: Recording, label: str, phase: Phase, loop: str, chunk: int, again: bool
-    ) -> Iterator[None]:
+    def _timed(self, note: Callable[[Event, Event], None]) -> Iterator[None]:
+        """At the end `note` is called with the events around."""
         begun = self._device.compute.record()
         try:
             yield
         finally:
-            ended = self._device.compute.record()
-            recording.computed.append(Computed("compute", label, begun, ended, phase, loop, chunk, again))
+            note(begun, self._device.compute.record())

@@ -10,21 +10,15 @@ import heapq
 import itertools
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
-from ctrlgrad.memory.profile.records import (
-    BlockEntry,
-    Copied,
-    Drop,
-    Overwrite,
-    Phase,
-    Recompute,
-    Recording,
-    Slice,
-    Stalled,
-)
+from ctrlgrad.memory.profile.records import Drop, Overwrite, Phase, Recompute, Recording, Slice, Stalled
 from ctrlgrad.memory.sizes import show_size
 from ctrlgrad.records import record
+
+T = TypeVar("T")
+K = TypeVar("K")
 
 
 @record(order=True)
@@ -122,17 +116,14 @@ class Usage:
     samples: tuple[Sample, ...]
 
 
-@record
-class _Key:
-    device: str
-    tier: str
-    limit: int | None
+# A device, a tier of it, and its limit.
+_Key = tuple[str, str, int | None]
 
 
 def usages(recording: Recording) -> tuple[Usage, ...]:
     """Each tier that was counted, in the order of the managers and their tiers."""
     keys = {
-        (manager, tier): _Key(recording.devices.get(manager, ""), tier, limit)
+        (manager, tier): (recording.devices.get(manager, ""), tier, limit)
         for manager, tiers in recording.tiers.items()
         for tier, limit in tiers
     }
@@ -153,13 +144,13 @@ def usages(recording: Recording) -> tuple[Usage, ...]:
 
 
 def _usage(key: _Key, keys: list[_Key], peak: int, samples: tuple[Sample, ...]) -> Usage:
-    name, namesakes = key.tier, [other for other in keys if other.tier == key.tier]
-    if len({other.device for other in namesakes}) > 1:
-        name += f" of {key.device}"
+    (device, name, limit), namesakes = key, [other for other in keys if other[1] == key[1]]
+    if len({other for other, _, _ in namesakes}) > 1:
+        name += f" of {device}"
     unique = name
-    if len({other.limit for other in namesakes if other.device == key.device}) > 1:
-        unique += f" ({'no limit' if key.limit is None else f'limit {show_size(key.limit)}'})"
-    return Usage(name, unique, key.limit, peak, samples)
+    if len([other for other, _, _ in namesakes if other == device]) > 1:
+        unique += f" ({'no limit' if limit is None else f'limit {show_size(limit)}'})"
+    return Usage(name, unique, limit, peak, samples)
 
 
 def _add(samples: list[Sample], sample: Sample) -> None:
@@ -320,10 +311,7 @@ def _seconds(recording: Recording, computing: Iterable[Interval], phase: Phase) 
 
 
 def _routes(recording: Recording, computing: Sequence[Interval]) -> Iterator[Route]:
-    links: dict[tuple[str, str], list[Copied]] = {}
-    for copied in recording.copied:
-        links.setdefault((copied.source, copied.target), []).append(copied)
-    for (source, target), copies in links.items():
+    for (source, target), copies in _grouped(recording.copied, lambda c: (c.source, c.target)).items():
         timed = list(times(copies))
         yield Route(
             source,
@@ -337,11 +325,8 @@ def _routes(recording: Recording, computing: Sequence[Interval]) -> Iterator[Rou
 
 def _stalls(stalled: Sequence[Stalled]) -> Iterator[Stall]:
     """By phase and cause, the longest first in each phase; those that took no time are left out."""
-    causes: dict[tuple[Phase, str], list[Stalled]] = {}
-    for stall in stalled:
-        causes.setdefault((stall.phase, stall.cause), []).append(stall)
     found = []
-    for (phase, cause), stalls in causes.items():
+    for (phase, cause), stalls in _grouped(stalled, lambda s: (s.phase, s.cause)).items():
         timed = list(times(stalls))
         waited = [i for i in timed if i.length > 0]
         if len(timed) < len(stalls):
@@ -354,12 +339,8 @@ def _stalls(stalled: Sequence[Stalled]) -> Iterator[Stall]:
 def _values(recording: Recording) -> Iterator[Value]:
     """By value and by what became of it, in the order in which they were first pushed."""
     out, back = _bytes_by_block(recording, away=True), _bytes_by_block(recording, away=False)
-    drops = (entry.action for entry in recording.actions if isinstance(entry.action, Drop | Overwrite))
-    dropped = {block for action in drops for block in action.blocks}
-    groups: dict[tuple[str, str, str, str], list[BlockEntry]] = {}
-    for entry in recording.blocks:
-        policy, reason = recording.became.get(entry.block, (entry.policy, entry.reason))
-        groups.setdefault((entry.label, entry.loop, policy, reason), []).append(entry)
+    dropped, became = _dropped(recording), recording.became
+    groups = _grouped(recording.blocks, lambda b: (b.label, b.loop, *became.get(b.block, (b.policy, b.reason))))
     for (label, loop, policy, reason), entries in groups.items():
         yield Value(
             label,
@@ -375,13 +356,8 @@ def _values(recording: Recording) -> Iterator[Value]:
 
 
 def _loops(recording: Recording, computing: Sequence[Interval]) -> Iterator[LoopBytes]:
-    out = _bytes_by_block(recording, away=True)
-    drops = (entry.action for entry in recording.actions if isinstance(entry.action, Drop | Overwrite))
-    dropped = {block for action in drops for block in action.blocks}
-    loops: dict[str, list[BlockEntry]] = {}
-    for entry in recording.blocks:
-        loops.setdefault(entry.loop, []).append(entry)
-    for loop, entries in loops.items():
+    out, dropped = _bytes_by_block(recording, away=True), _dropped(recording)
+    for loop, entries in _grouped(recording.blocks, lambda b: b.loop).items():
         numbers, labels = {entry.block for entry in entries}, tuple({entry.label for entry in entries})
         copies = [copied for copied in recording.copied if copied.block in numbers]
         waits = [stall for stall in recording.stalled if any(label in stall.cause for label in labels)]
@@ -395,6 +371,20 @@ def _loops(recording: Recording, computing: Sequence[Interval]) -> Iterator[Loop
             hidden_seconds=sum(covered(i, computing) for i in hidden) if len(hidden) == len(copies) else None,
             stalled_seconds=sum(i.length for i in waited) if len(waited) == len(waits) else None,
         )
+
+
+def _grouped(entries: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The entries by a key, in the order of the first of each."""
+    groups: dict[K, list[T]] = {}
+    for entry in entries:
+        groups.setdefault(key(entry), []).append(entry)
+    return groups
+
+
+def _dropped(recording: Recording) -> set[int]:
+    """The blocks that were to be computed again."""
+    drops = (entry.action for entry in recording.actions if isinstance(entry.action, Drop | Overwrite))
+    return {block for action in drops for block in action.blocks}
 
 
 def _bytes_by_block(recording: Recording, away: bool) -> dict[int, int]:

@@ -144,3 +144,20 @@ def test_sides_of_a_branch_that_update_different_arrays() -> None:
         cg.cond(x[0] > 0.5, lambda a, b: a.at[1].set(b[1]), lambda a, b: b.at[2].set(a[1]), x, x * x)
     )
     check(program, ROWS, 2)
+
+
+def test_an_array_that_was_updated_before_a_branch_that_updates_it_again() -> None:
+    """In a branch that some rows take: the branch inside gets an update of the carry, not the carry itself."""
+
+    def f(p):
+        def body(i, a):
+            v = cnp.at(a)[np.array([0, 1])].add(0.1)
+            w = cg.cond(i == 2, lambda: v, lambda: cnp.at(v)[np.array([0, 1])].add(cnp.sum(v) * 0.1))
+            return cnp.at(w)[-1].set(cnp.sin(cnp.sum(w)))
+
+        return cg.cond(cnp.sum(p) < 0.5, lambda: cg.fori_loop(0, 4, body, p), lambda: p * 2.0)
+
+    x = np.array([[0.1, 0.2, -0.3], [1.0, 2.0, 3.0], [-1.0, 0.5, 0.2]])
+    slope = cg.grad(lambda p: cnp.sum(cnp.cos(f(p))))
+    for g in (f, slope):
+        np.testing.assert_allclose(cg.vmap(g)(x), np.stack([np.asarray(g(row)) for row in x]), rtol=1e-12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.cores import CACHE, MOST_BANDWIDTH, THREADS, Costs, predicted
-from ctrlgrad.engines import threads
+from ctrlgrad import threads
 
 COSTS = Costs(claim=100.0, wake=4000.0, late=2000.0, bandwidth=10.0)
 NONE = Costs(claim=0.0, wake=0.0, late=0.0, bandwidth=10.0)

@@ -183,6 +183,8 @@ def test_a_maximum_that_makes_no_sense(maximum):
         (lambda x: cg.switch(1, [lambda: x, lambda: x[:2]]), r"branch 0 returns f64\[3\], branch 1 returns f64\[2\]"),
         (lambda x: cg.case([]), "no pairs"),
         (lambda x: cg.case([(True, lambda: x), (x, lambda: x)]), "condition 1 is not a boolean"),
+        (lambda x: cg.case([(True, 1.0)]), "case: the function of entry 0 is not a function"),
+        (lambda x: cg.case([(x[0] > 0, lambda: x)], default=x), "case: default is not a function"),
         (lambda x: cg.map(lambda row: row, x[0]), "rank 1"),
         (lambda x: cg.scan(lambda c, row: c, 0.0, x), "pair"),
         (lambda x: cg.scan(lambda c, row: (c, row), 0.0), "length"),

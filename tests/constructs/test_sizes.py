@@ -194,3 +194,95 @@ def test_the_gradient_of_slices_by_sizes(bounds: tuple[int | None, int | None], 
         x = np.random.default_rng(n).normal(size=n)
         np.testing.assert_allclose(slope(x), cg.function(cg.grad(total), engine="reference")(x), rtol=1e-10)
         cg.check_grads(lambda x: cg.function(total, signature=[cg.TensorSpec((None,), "float64")])(x), (x,))
+
+
+# Programs that use a size as the Python integer that it is at the first call.
+AS_A_PYTHON_INTEGER: dict[str, Callable[[Any], Any]] = {
+    "add": lambda x: cnp.add(x.shape[0], x.shape[0]) * x,
+    "NumPy's add": lambda x: np.add(x.shape[0], x.shape[0]) * x,
+    "abs": lambda x: cnp.abs(x.shape[0]) * x,
+    "negative": lambda x: cnp.negative(x.shape[0]) * x,
+    "positive": lambda x: cnp.positive(x.shape[0]) * x,
+    "divide": lambda x: cnp.divide(1.0, x.shape[0]) * x,
+    "floor_divide": lambda x: cnp.floor_divide(x.shape[0], 2) * x,
+    "remainder": lambda x: cnp.remainder(x.shape[0], 2) * x,
+    "power": lambda x: cnp.power(x.shape[0], 2) * x,
+    "a root": lambda x: cnp.power(x.shape[0], 0.5) * x,
+    "a power of zero": lambda x: cnp.power(x.shape[0], 0) * x,
+    "bits": lambda x: cnp.bitwise_left_shift(x.shape[0], 1) * x,
+    "maximum": lambda x: cnp.maximum(x.shape[0], 2) * x,
+    "gcd": lambda x: cnp.gcd(x.shape[0], 6) * x,
+    "operators": lambda x: (-(-x.shape[0] // 2) + abs(x.shape[0] - 9) ** 2 + divmod(x.shape[0], 2)[1]) * x,
+    "a sum of comparisons": lambda x: ((x.shape[0] > 2) + (x.shape[0] > 3)) * x,
+    "a difference of comparisons": lambda x: ((x.shape[0] > 2) - (x.shape[0] > 3)) * x,
+    "a negative comparison": lambda x: -(x.shape[0] > 2) * x,
+    "an inverted comparison": lambda x: ~(x.shape[0] > 2) * x,
+    "an f-string": lambda x: {"w3": 1.0, "w4": 2.0, "w5": 3.0}[f"w{x.shape[0]}"] * x,
+    "str()": lambda x: {"3": 1.0, "4": 2.0, "5": 3.0}[str(x.shape[0])] * x,
+    "repr()": lambda x: {"3": 1.0, "4": 2.0, "5": 3.0}[repr(x.shape[0])] * x,
+    "an f-string of the shape": lambda x: float(len(f"{x.shape}")) * x,
+    "a format of C": lambda x: {"3": 1.0, "4": 2.0, "5": 3.0}["%d" % x.shape[0]] * x,  # noqa: UP031
+    "a method of int": lambda x: x.shape[0].bit_length() * x,
+    "range()": lambda x: sum(i * x[i] for i in range(x.shape[0])) * x,
+    "a list of so many": lambda x: cnp.array([2.0] * x.shape[0]) * x,
+}
+
+
+@pytest.mark.parametrize("name", AS_A_PYTHON_INTEGER)
+def test_a_size_is_a_python_integer_at_every_call(name: str) -> None:
+    """Also where it is unknown, in the first call with a second size; the dtype is that of the first call."""
+    of_length = AS_A_PYTHON_INTEGER[name]
+    fn, gradient = cg.function(of_length), cg.grad(lambda x: of_length(x).sum())
+    for n in (3, 4, 5):
+        x = np.arange(1, n + 1, dtype=np.float32)
+        want, found = of_length(x), fn(x)
+        assert found.dtype == want.dtype
+        np.testing.assert_array_equal(found, want)
+        np.testing.assert_allclose(
+            gradient(x.astype(float)), cg.grad(lambda x: of_length(x).sum())(x.astype(float)), rtol=1e-12
+        )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_flag_that_starts_as_a_python_boolean_stays_one_at_every_size(engine: str) -> None:
+    """As in JAX: only comparisons of sizes are integers."""
+
+    def last(x: Any) -> Any:
+        step = lambda c: (np.where(c[1], c[0] * 2, c[0] + x[0]), ~c[1], c[2] + 1)
+        return cg.while_loop(lambda c: c[2] < 4, step, (x[1], True, 0))[0]
+
+    fn = cg.function(last, engine=engine)
+    for n in (3, 4, 5):
+        assert fn(np.arange(1.0, n + 1)) == 11.0
+
+
+def test_an_error_in_a_call_with_a_second_size_does_not_cost_a_trace_for_each_size() -> None:
+    is_wrong = [False]
+
+    def total(x: Any) -> Any:
+        if is_wrong[0]:
+            raise ArithmeticError("the user's own")
+        return x.sum()
+
+    fn = cg.function(total)
+    fn(np.ones(3))
+    is_wrong[0] = True
+    with pytest.raises(ArithmeticError, match="own"):
+        fn(np.ones(4))
+    is_wrong[0] = False
+    for n in (5, 6, 7):
+        assert fn(np.ones(n)) == n
+    assert fn.traces == 4  # of which two are of the wrong call
+
+
+@pytest.mark.parametrize("name", ["an f-string", "a sum of comparisons", "range()", "a method of int"])
+def test_a_size_is_a_python_integer_after_a_global_has_changed(name: str) -> None:
+    """A trace for unknown sizes that is out of date is followed by one that may ask for the sizes."""
+    chosen = ["add"]
+    fn = cg.function(lambda x: AS_A_PYTHON_INTEGER[chosen[0]](x))
+    for n in (3, 4, 5):
+        fn(np.ones(n))
+    chosen[0] = name
+    for n in (3, 4, 5):
+        x = np.arange(1.0, n + 1)
+        np.testing.assert_array_equal(fn(x), AS_A_PYTHON_INTEGER[name](x))

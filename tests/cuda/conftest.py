@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ctrlgrad.engines.cuda import chunks
-from ctrlgrad.engines.cuda import chunks as saved
+from ctrlgrad.engines.cuda import chunks, stacks
 from ctrlgrad.runtime import chunks as engine_chunks
 
 
@@ -14,7 +13,7 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of one or two iterations: the loops of the corpus are short."""
     monkeypatch.setattr(chunks, "FIRST_ITERATIONS", 1)
     monkeypatch.setattr(chunks, "MOST_ITERATIONS", 2)
-    monkeypatch.setattr(saved, "FIRST_ROWS", 1)
+    monkeypatch.setattr(stacks, "FIRST_ROWS", 1)
 
 
 @pytest.fixture

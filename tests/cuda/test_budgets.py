@@ -159,9 +159,7 @@ def test_a_number_of_states(states: int, chunks_of_16_kib: None) -> None:
     assert 0 < manager.stats.most_states <= states
 
 
-def test_a_masked_loop_is_run_again(short_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last chunk has iterations past the end, whose rows were dropped."""
-
+def test_a_loop_that_follows_data_is_run_again(short_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def loss(x: Any) -> Any:
         return np.sum(cg.while_loop(lambda x: np.sum(x * x) > 1.0, lambda x: np.tanh(x) * 0.98, x))
 
@@ -175,6 +173,27 @@ def test_a_masked_loop_is_run_again(short_chunks: None, monkeypatch: pytest.Monk
                 force(patch, way)
                 assert_same(run_within(None, graph, [x])[0], expected)
                 assert_same(run_within(700, graph, [x])[0], expected)
+
+
+def test_a_predicate_that_calls_back_does_so_once(short_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a loop is not run again. Once its chunks were, and the callback with them."""
+    seen: list[float] = []
+
+    def loss(x: Any) -> Any:
+        def goes_on(carry: Any) -> Any:
+            cg.debug.callback(lambda value, _: seen.append(float(value)), carry[0])
+            return carry[0] > 0.5
+
+        return np.sum(cg.while_loop(goes_on, lambda c: (c[0] - 1.0, np.tanh(c[1]) * 0.98), (x[0], x))[1])
+
+    x = np.array([20.0, 0.3, 0.4, 0.5])
+    graph = cg.function(cg.grad(loss)).graph(x)
+    expected = on_reference(graph, [x])
+    for limit in (None, 700):
+        seen.clear()
+        results, manager = run_within(limit, graph, [x])
+        assert_same(results, expected)
+        assert seen == list(range(20, -1, -1)) and not manager.stats.recomputed_chunks
 
 
 def refused(*_: object) -> Any:

@@ -67,8 +67,9 @@ def test_a_loop_of_scalars_launches_nothing() -> None:
     assert (counts.launches, counts.predicate_reads, counts.reads, counts.results) == (0, 0, 0, 0)
 
 
-def test_a_masked_iteration() -> None:
-    """One kernel for the carry and the sum of its squares, one for the predicate, one that counts; and no wait."""
+def test_an_iteration_that_follows_data() -> None:
+    """One kernel for the carry and the sum of its squares, one for the predicate, one that counts, and one that says
+    whether there is another iteration, which is waited for."""
 
     def shrink(x: Any) -> Any:
         return cg.while_loop(lambda x: np.sum(x * x) > 1.0, lambda x: np.tanh(x) * 0.9, x)
@@ -77,10 +78,10 @@ def test_a_masked_iteration() -> None:
         return on_stand_in(cg.function(shrink).graph(x), [x]).counts
 
     few, many = kernels(np.full(3, 0.7)), kernels(np.full(8, 1.0))
-    assert (few.predicate_reads, many.predicate_reads) == (1, 2)
-    # Four iterations, and eight more, which another kernel begins.
-    assert (many.kernels - few.kernels, many.calls - few.calls, many.uploads - few.uploads) == (8 * 3 + 1, 0, 0)
-    assert (few.runs, many.runs) == (1, 2)
+    # One iteration and five. The host asks before and behind a run too.
+    assert (few.predicate_reads, many.predicate_reads) == (1 + 2, 5 + 2)
+    assert (many.kernels - few.kernels, many.calls - few.calls, many.uploads - few.uploads) == (4 * 4, 0, 0)
+    assert (few.runs, many.runs) == (1, 1)
 
 
 def test_a_row_costs_the_row() -> None:

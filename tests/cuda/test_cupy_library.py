@@ -6,7 +6,6 @@ import itertools
 import os
 import sys
 import threading
-import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -402,10 +401,7 @@ def test_a_forked_process_is_told_that_it_cannot_use_the_card(library: CupyLibra
         "copies": library.copier,
     }
     reads, writes = os.pipe()
-    with warnings.catch_warnings():
-        # Of threads, such as the fake's streams and JAX's, the child needs none.
-        warnings.simplefilter("ignore")
-        child = os.fork()
+    child = os.fork()
     if not child:
         said = []
         for name, way in ways.items():

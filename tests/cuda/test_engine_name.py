@@ -44,7 +44,7 @@ def test_explain_says_what_ran_where(card: StandIn) -> None:
     x = np.array([[1.0, 2.0], [3.0, -4.0]])
     report = cg.function(solved, engine="cuda").explain(x)
     assert report.outside is not None and report.outside.ops["through the host, for want of a device kernel"] == ["det"]
-    assert [(loop.engine, loop.mode) for loop in report.loops] == [("cuda", "masked")]
+    assert [(loop.engine, loop.mode) for loop in report.loops] == [("cuda", "read")]
     assert any("tanh" in text for text in report.loops[0].kernels)
     assert report.counts["other reads"] == 1 and report.counts["reads of predicates"] >= 1
     with cg.options(engine="cuda"):

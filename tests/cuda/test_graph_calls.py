@@ -56,7 +56,7 @@ def explained(library: StandIn, steps: int = 40) -> list[str]:
 def test_explain_says_what_is_in_a_graph() -> None:
     # How many are kept follows from where arrays lie in both runs.
     found = [text.partition(", ")[2].partition(", one of ")[0] for text in explained(StandIn())]
-    assert found == ["in a graph, 2 iterations a turn"] * 2
+    assert found == ["in a graph"] * 2
     assert [text.partition(", ")[2] for text in explained(StandIn(), 9)] == ["", ""]
     library = StandIn()
     library.driver.without_graphs = "the driver is CUDA 12.2's"
@@ -206,14 +206,14 @@ def test_a_card_without_memory_for_a_list(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     library, (graph, arguments) = StandIn(), rnn(40)
-    end = Capture.end
+    go_on = Capture._go_on
 
     def interrupted(self: Capture, *given: Any) -> None:
-        end(self, *given)
+        go_on(self, *given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Capture, "end", interrupted)
+        patched.setattr(Capture, "_go_on", interrupted)
         on_stand_in(graph, arguments, library=library)
     assert not library.driver.graph_calls.alive
     # Lists are kept, and have been gone through before.
@@ -233,10 +233,10 @@ def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.Mon
 def test_calls_that_a_capture_does_not_allow(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     library, (graph, arguments) = StandIn(), rnn(40)
     driver, out = library.driver, ctypes.c_uint64()
-    end = Capture.end
+    go_on = Capture._go_on
 
     def forbidden(self: Capture, *given: Any) -> None:
-        end(self, *given)
+        go_on(self, *given)
         match what:
             case "allocation":
                 library.empty((3,), np.dtype(float))
@@ -247,10 +247,10 @@ def test_calls_that_a_capture_does_not_allow(what: str, monkeypatch: pytest.Monk
             case _:
                 driver.graph_calls._cuGraphInstantiateWithFlags(ctypes.addressof(out), 0, 0)
 
-    monkeypatch.setattr(Capture, "end", forbidden)
+    monkeypatch.setattr(Capture, "_go_on", forbidden)
     with pytest.raises(RuntimeError, match=f"not permitted when stream is capturing: {what}"):
         on_stand_in(graph, arguments, library=library)
-    monkeypatch.setattr(Capture, "end", lambda self, *given: suppressed(forbidden, self, *given))
+    monkeypatch.setattr(Capture, "_go_on", lambda self, *given: suppressed(forbidden, self, *given))
     assert all(f"cuStreamEndCapture: not captured (status {INVALIDATED})" in text for text in explained(library))
     # A spoilt capture has freed the body that it went to, which a graph would free again.
     assert not library.driver.graph_calls.freed_twice
@@ -262,7 +262,7 @@ def suppressed(function: Callable[..., None], *given: Any) -> None:
 
 
 def test_conditions_are_of_the_graphs_that_their_nodes_are_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the outermost one has a default, set once a launch; inner ones are set in front of their nodes."""
+    """Each is set in front of its node: a default would be set once a launch alone."""
     found: list[list[int]] = []
     instantiate = Graphs._cuGraphInstantiateWithFlags
 
@@ -282,9 +282,9 @@ def test_conditions_are_of_the_graphs_that_their_nodes_are_in(monkeypatch: pytes
     graph = cg.function(lambda x: cg.fori_loop(0, 24, lambda i, y: cg.fori_loop(0, 2, inner, y * 0.9), x)).graph(x)
     ran = on_stand_in(graph, [x])
     assert_same(ran.results, on_reference(graph, [x]), 1e-9)
-    # Two halves of a turn, each with a loop that has a branch of two sides.
+    # A loop that has a branch of two sides.
     side, loop = [[], []], [UNWRITTEN] * 2
-    assert ran.counts.graphs == 1 and found == [[1], loop, *([loop, *side] * 2)]
+    assert ran.counts.graphs == 1 and found == [loop[:1], loop[:1], loop, *side]
 
 
 def test_a_graph_is_not_launched_on_a_stream_that_captures() -> None:
@@ -369,7 +369,7 @@ def test_parameters_of_a_node_lie_where_cuda_has_them(tmp_path: Path) -> None:
     its = "offsetof(CUgraphNodeParams, conditional) + offsetof(CUDA_CONDITIONAL_NODE_PARAMS, {})".format
     numbers = ["sizeof(CUgraphNodeParams)", "offsetof(CUgraphNodeParams, type)"]
     numbers += [its(name) for name in ("handle", "type", "size", "phGraph_out", "ctx")]
-    numbers += ["CU_GRAPH_NODE_TYPE_CONDITIONAL", "CU_GRAPH_COND_TYPE_WHILE", "CU_GRAPH_COND_ASSIGN_DEFAULT"]
+    numbers += ["CU_GRAPH_NODE_TYPE_CONDITIONAL", "CU_GRAPH_COND_TYPE_WHILE"]
     numbers += ["CU_STREAM_CAPTURE_MODE_RELAXED", "sizeof(CUgraphConditionalHandle)"]
     calls = "".join(f'printf("%d\\n", (int)({n}));' for n in numbers)
     main = f"int main(void) {{ {calls} return 0; }}"
@@ -379,5 +379,5 @@ def test_parameters_of_a_node_lie_where_cuda_has_them(tmp_path: Path) -> None:
     found = subprocess.run([tmp_path / "layout"], check=True, capture_output=True, text=True, timeout=60).stdout
     fields = ("kind", "handle", "condition", "size", "bodies", "context")
     mine = [ctypes.sizeof(NodeParameters), *(getattr(NodeParameters, name).offset for name in fields)]
-    mine += [graphs._CONDITIONAL, graphs._WHILE, graphs._ASSIGN_DEFAULT, graphs._RELAXED, 8]
+    mine += [graphs._CONDITIONAL, graphs._WHILE, graphs._RELAXED, 8]
     assert list(map(int, found.split())) == mine

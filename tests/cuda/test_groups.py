@@ -271,7 +271,7 @@ def test_the_report() -> None:
     report = explain_on(StandIn(), graph, [np.ones(3)])
     text = str(report)
     assert "through the host, for want of a device kernel: solve" in text
-    assert "cuda, its predicate is read once a chunk of masked iterations" in text
+    assert "cuda, its predicate is read before each iteration" in text
     assert text.startswith(f"one run: {report.counts['launches']} launches, ")
     assert "float64 v0 = a0 * float64(0.5);" in text
     assert "reduced from r0 = float64(0.0) to (float64 q0) by\n" in text

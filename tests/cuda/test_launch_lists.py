@@ -25,7 +25,6 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.cuda.prepared import body as bodies_module
 from ctrlgrad.engines.cuda.prepared import ops, placement, runner
-from ctrlgrad.engines.cuda.prepared.entries import ListWriter
 from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import (
     Become,
@@ -112,13 +111,30 @@ def nested(x: Any) -> Any:
     return cg.fori_loop(0, 5, step, (x, x + 1.0))
 
 
+def pushing(x: Any) -> Any:
+    """Rows that are read behind a branch and a loop which push more on the same stack."""
+
+    def step(i: Any, c: Any) -> Any:
+        y, rows = c
+        z = cnp.sin(y) * 1.1
+        rows = rows.push(z)
+        w, rows = cg.cond(
+            cnp.sum(y) > 1.0, lambda z, rows: (z * 0.3, rows.push(z * 2.0)), lambda z, rows: (z @ z, rows), z, rows
+        )
+        u, rows = cg.while_loop(lambda d: cnp.sum(d[0]) > 0.5, lambda d: (d[0] * 0.5, d[1].push(d[0])), (z, rows))
+        return z * 0.5 + w - u, rows
+
+    y, rows = cg.fori_loop(0, 5, step, (x, cg.TensorArray(np.float64, None, (3, 3))))
+    return y, rows.stack()
+
+
 def loss(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: sum(cnp.sum(cnp.sin(y)) for y in fn(x))
 
 
 def prepare(bodies: list[PreparedBody]) -> Iterator[PreparedBody]:
-    """The bodies of two programs and of their gradients. A mistake may also fail where it prepares one."""
-    for fn in (branching, nested):
+    """The bodies of three programs and of their gradients. A mistake may also fail where it prepares one."""
+    for fn in (branching, nested, pushing):
         for function in (fn, cg.grad(loss(fn))):
             with suppress(AssertionError, KeyError, IndexError):
                 on_stand_in(cg.function(function).graph(X), [X], "f")
@@ -132,17 +148,17 @@ def test_lists_with_branches_and_loops_inside_are_right(bodies: list[PreparedBod
     assert any(isinstance(x, Branching) for x in items) and any(isinstance(x, Repeating) for x in items)
 
 
-def test_a_carry_that_stays_is_not_updated_in_place() -> None:
+def test_a_carry_that_is_read_later_is_not_updated_in_place() -> None:
     """The carry has the value of the next iteration, too."""
-    launches, dtype = Launches(), np.dtype(np.float64)
-    before, after = (View(Carried(n, bool(n)), dtype, (4,), (8,)) for n in range(2))
-    updated = launches.updated(before)
-    launches.copied(Fixed(dtype, dtype.type(1)), updated)
-    launches.become(updated, after)
+    dtype = np.dtype(np.float64)
     for stays in (True, False):
-        carries = [CarriedArray(dtype, (4,), is_double) for is_double in (not stays, True)]
-        found = Sharing(launches.items, launches.buffers, carries).memory_of(updated.source)
-        assert found == (after if stays else before).source
+        launches, before = Launches(), View(Carried(0), dtype, (4,), (8,))
+        updated = launches.updated(before)
+        launches.copied(Fixed(dtype, dtype.type(1)), updated)
+        if not stays:
+            launches.become(updated, before)
+        found = Sharing(launches.items, launches.buffers, [CarriedArray(dtype, (4,))]).memory_of(updated.source)
+        assert found == (updated if stays else before).source
 
 
 # Mistakes.
@@ -207,27 +223,41 @@ def update_of_a_value_that_the_next_pass_reads(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Sharing, "_after_passes", once)
 
 
-def side_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = ListWriter.place
-    monkeypatch.setattr(ListWriter, "place", lambda self, view, side: place(self, view, 0))
+def carry_of_the_iteration_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A carry and its new value share memory, whatever still reads the old one."""
+    decide = Sharing._decide
+
+    def wrong(self: Sharing, item: Any) -> None:
+        names = self._all(item.before.source) | self._all(item.after.source)
+        if sum(isinstance(name, Carried) for name in names) == 1:
+            self._names |= dict.fromkeys(names, names)
+        else:
+            decide(self, item)
+
+    monkeypatch.setattr(Sharing, "_decide", wrong)
 
 
 def counter_on_the_wrong_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """The counter of rows is incremented before the rows of a pass, not behind them."""
-    advance = Launches.advance
+    move = Launches.move
 
     def wrong(self: Launches, *args: Any) -> None:
         items = [*self.items]
         self.items[:] = []
-        advance(self, *args)
+        move(self, *args)
         self.items += items
 
-    monkeypatch.setattr(Launches, "advance", wrong)
+    monkeypatch.setattr(Launches, "move", wrong)
 
 
 def counter_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A side that pushes does not count its passes."""
     monkeypatch.setattr(bodies_module, "_count", lambda side, stacks: None)
+
+
+def row_read_behind_its_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value is read in its row after the counter of rows has moved."""
+    monkeypatch.setattr(bodies_module, "_keep_rows", lambda reading, step: None)
 
 
 def update_of_a_value_that_is_read_behind_the_branch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,9 +272,10 @@ MISTAKES = [
     carry_overwritten,
     copy_left_out,
     update_of_a_value_that_is_read_later,
-    side_is_ignored,
+    carry_of_the_iteration_before,
     counter_on_the_wrong_side,
     counter_forgotten,
+    row_read_behind_its_counter,
     update_of_a_value_that_the_next_pass_reads,
     update_of_a_value_that_is_read_behind_the_branch,
 ]

@@ -1,4 +1,4 @@
-"""Loops: masked at every trip count around the edges of their chunks, counted, and read one by one."""
+"""Loops: every trip count around the ends of runs, iterations that are counted, and iterations that follow data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from instruments.comparing import assert_same
-from instruments.driver import Driver
+from instruments.graph_loops import without_graphs
 from instruments.stand_in import StandIn
 from instruments.stand_in_runs import on_reference, on_stand_in
 
@@ -17,14 +17,13 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.engine import explain_on
-from ctrlgrad.engines.cuda.loops import FIRST_CHUNK, MOST_CHUNK
+from ctrlgrad.engines.cuda.prepared.runner import LEAST_IN_GRAPH
 from ctrlgrad.errors import IndexOutOfRangeError, MaximumIterationsError
 from ctrlgrad.ir import Graph
 
-# Trips at which chunks end: 4, 4 + 8, 4 + 8 + 16, ... With a graph the third has no end but the loop's, or that of a
-# block: of 16 rows, 32, 64 and 128, of which it fills the rest of the first too.
-ENDS = [FIRST_CHUNK * (2**k - 1) for k in range(1, 4)]
-GRAPH_ENDS = [[*ENDS[:2], 1 << 12], [*ENDS[:2], 16 + 32, 48 + 64, 112 + 128]]
+# Iterations after which a run ends, by order: those that a loop has before a graph is worth it; and blocks, of 16 rows,
+# 32, 64 and 128, of which a run fills the rest of the first too.
+ENDS = [[LEAST_IN_GRAPH - 1], [LEAST_IN_GRAPH - 1, 16, 16 + 32, 48 + 64, 112 + 128]]
 
 
 def halving(x: Any) -> Any:
@@ -47,30 +46,21 @@ def counting(x: Any) -> Any:
     return cg.while_loop(lambda carry: carry[1][0] > 0.5, body, (0, x, np.zeros(3)))
 
 
-def mode_of(graph: Graph, *args: Any) -> list[tuple[str, str]]:
+def mode_of(graph: Graph, *args: Any) -> list[str]:
     library = StandIn()
     with library.running():
         report = explain_on(library, optimised_graph(graph, is_for_gpu=True), args)
-    return [(loop.mode, loop.reason) for loop in report.all_loops()]
-
-
-def reads_of(trips: int) -> int:
-    """A masked loop without graphs reads its predicate once a chunk, the last time when the predicate was false."""
-    asked, end, chunk = 1, FIRST_CHUNK, FIRST_CHUNK
-    while trips > end:
-        chunk = min(2 * chunk, MOST_CHUNK)
-        end, asked = end + chunk, asked + 1
-    return asked
+    return [loop.mode for loop in report.all_loops()]
 
 
 @pytest.fixture(params=[False, True], ids=["from lists", "in graphs"])
 def in_graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     if not request.param:
-        monkeypatch.setattr(Driver, "graphs", lambda self: "not asked for")
+        without_graphs(monkeypatch)
     return bool(request.param)
 
 
-TRIPS = sorted({0, 1, 2, 3, *(end + d for end in (*ENDS, 48, 112) for d in (-1, 0, 1)), 60, 61, 124, 130})
+TRIPS = sorted({0, 1, 2, 3, 60, 61, 124, 130, *(end + d for end in ENDS[1][:4] for d in (-1, 0, 1))})
 
 
 @cache
@@ -86,33 +76,35 @@ def counted(order: int) -> Graph:
 
 @pytest.mark.parametrize("trips", TRIPS)
 @pytest.mark.parametrize("order", [0, 1])
-def test_masked_at_every_trip_count(trips: int, order: int, in_graphs: bool) -> None:
+def test_every_trip_count(trips: int, order: int, in_graphs: bool) -> None:
     x = np.array([float(trips), 2.0, 3.0])
     graph = counted(order)
     ran = on_stand_in(graph, [x])
     assert_same(ran.results, on_reference(graph, [x]))
-    # The loop of the gradient counts down on the host, from the number of iterations: it asks nothing.
-    asked = sum(trips > end for end in GRAPH_ENDS[order]) + 1 if in_graphs else reads_of(trips)
-    assert ran.counts.predicate_reads == asked
-    assert [mode for mode, _ in mode_of(graph, x)] == ["masked", "counted"][: order + 1]
+    # The host asks before and behind each run, and a list asks behind each iteration; what is left of the first block
+    # is too short for a graph. The loop of the gradient counts down on the host, from the number of iterations: it asks
+    # nothing.
+    runs = (trips > 0) + sum(trips > end for end in ENDS[order])
+    assert ran.counts.predicate_reads == 1 + runs + min(trips, ENDS[order][:2][-1] if in_graphs else trips)
+    assert mode_of(graph, x) == ["read", "counted"][: order + 1]
     if not order:
         assert ran.results[0] == trips
 
 
-def test_no_more_iterations_run_past_the_end_than_were_taken(in_graphs: bool) -> None:
-    """But for the first chunk."""
+def test_no_iteration_runs_past_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_graphs(monkeypatch)
 
     def kernels(trips: int) -> int:
-        x, library = np.array([float(trips), 2.0, 3.0]), StandIn()
-        on_stand_in(counted(0), [x], library=library)
+        library = StandIn()
+        on_stand_in(counted(0), [np.array([float(trips), 2.0, 3.0])], library=library)
         return library.work
 
     first = kernels(1)
-    each = (kernels(FIRST_CHUNK + 1) - first) // (2 * FIRST_CHUNK)
-    assert each >= 1
+    each = kernels(2) - first
+    # The kernels that begin a run, once more.
+    again = kernels(LEAST_IN_GRAPH) - first - (LEAST_IN_GRAPH - 1) * each
     for trips in range(1, 70):
-        ran = FIRST_CHUNK + (kernels(trips) - first) // each
-        assert trips <= ran <= 2 * trips + FIRST_CHUNK
+        assert kernels(trips) == first + (trips - 1) * each + again * (trips > ENDS[0][0])
 
 
 def test_maximum_iterations() -> None:
@@ -122,7 +114,6 @@ def test_maximum_iterations() -> None:
     x = np.array([6.0, 1.0])
     for limit in (6, 7, 12, 13):
         graph = cg.function(lambda x, limit=limit: limited(x, limit)).graph(x)
-        assert mode_of(graph, x) == [("masked", "")]
         assert_same(on_stand_in(graph, [x]).results, on_reference(graph, [x]))
     for limit in (0, 3, 4, 5):
         graph = cg.function(lambda x, limit=limit: limited(x, limit)).graph(x)
@@ -150,10 +141,9 @@ def rows_while(x: Any, rows: Any) -> Any:
     return cg.while_loop(lambda carry: np.sum(carry[1]) > 0.5, body, (0, x))
 
 
-def test_a_read_past_the_end_of_a_masked_loop_is_forgotten() -> None:
+def test_nothing_is_read_past_the_end() -> None:
     x, rows = np.array([5.0, 1.0]), np.ones((3, 2))
     graph = cg.function(rows_while).graph(x, rows)
-    assert mode_of(graph, x, rows) == [("masked", "")]
     assert_same(on_stand_in(graph, [x, rows]).results, on_reference(graph, [x, rows]))
     empty = np.ones((0, 2))
     graph = cg.function(rows_while).graph(x * 0, empty)
@@ -165,11 +155,10 @@ def test_a_read_out_of_range_before_the_end_is_the_error() -> None:
     assert same_error(cg.function(rows_while).graph(x, rows), x, rows) is IndexOutOfRangeError
 
 
-def test_pushes_past_the_end_are_dropped() -> None:
-    """The gradient pops the rows that the taken iterations have pushed."""
+def test_the_gradient_of_a_loop_that_follows_data() -> None:
     x = np.array([3.0, 4.0, 5.0])
     graph = cg.function(cg.grad(lambda x: np.sum(np.exp(halving(x)[1])))).graph(x)
-    assert [mode for mode, _ in mode_of(graph, x)] == ["masked", "counted"]
+    assert mode_of(graph, x) == ["read", "counted"]
     assert_same(on_stand_in(graph, [x]).results, on_reference(graph, [x]))
 
 
@@ -193,20 +182,11 @@ def _index(x: Any) -> Any:
     return x - 1.0 + 0.0 * x[(x[1] * 0.0).astype(int)]
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (_branch, "cond inside"),
-        (_update, "a carried array is updated in place"),
-        (_solve, "solve goes through the host"),
-        (_inner, "while inside"),
-        (_index, "an index is on the device"),
-    ],
-)
-def test_why_a_predicate_is_read_before_each_iteration(body: Callable[[Any], Any], reason: str) -> None:
+@pytest.mark.parametrize("body", [_branch, _update, _solve, _inner, _index])
+def test_a_predicate_that_is_read_before_each_iteration(body: Callable[[Any], Any]) -> None:
     x = np.array([6.0, 1.0, 2.0])
     graph = cg.function(lambda x: cg.while_loop(lambda x: x[0] > 0.5, body, x)).graph(x)
-    assert mode_of(graph, x)[0] == ("read", reason)
+    assert mode_of(graph, x)[0] == "read"
     ran = on_stand_in(graph, [x])
     assert_same(ran.results, on_reference(graph, [x]))
 

@@ -24,11 +24,10 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.engines.cuda.prepared import binding as row_memory
-from ctrlgrad.engines.cuda.prepared import model as passes
 from ctrlgrad.engines.cuda.prepared import runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding, RowMemory, StackRows
 from ctrlgrad.engines.cuda.prepared.launches import Launches
-from ctrlgrad.engines.cuda.prepared.model import CarriedRows, Passes
+from ctrlgrad.engines.cuda.prepared.model import CarriedRows
 from ctrlgrad.errors import MemoryBudgetError
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
@@ -141,7 +140,6 @@ def one_by_one(library: StandIn, graph: Any) -> list[str]:
 def test_gradients(fn: Callable[[Any], Any], in_graphs: bool, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if not in_graphs:
         without_graphs(monkeypatch)
-        monkeypatch.setattr(runner, "MOST_ASKED", 1 << 20)
     monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 3)
     library, graph = StandIn(), graph_of(fn, order, X)
     ran = on_stand_in(graph, [X], library=library)
@@ -234,11 +232,11 @@ def test_there_is_no_memory_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> No
         )
 
 
-def test_more_passes_than_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are shorter then, and at last none."""
+def test_iterations_with_many_passes_are_short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At last one iteration a run."""
     graph = graph_of(deep, 1, X)
     for most in (40, 1):
-        monkeypatch.setattr(passes, "MOST_PASSES", most)
+        monkeypatch.setattr(runner, "MOST_INSIDE", most)
         assert_same(on_stand_in(graph, [X]).results, on_reference(graph, [X]), 1e-9)
 
 
@@ -246,7 +244,7 @@ def test_more_passes_than_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def slots_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Launches, "move", lambda self, slots: None)
+    monkeypatch.setattr(Launches, "move", lambda self, *given: None)
 
 
 def slots_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,22 +260,6 @@ def never_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def not_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     restore = Binding.restore
     monkeypatch.setattr(Binding, "restore", lambda self, saved: restore(self, []))
-
-
-def numbers_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host takes the trip counts that were pushed first for those that are popped first."""
-    following = runner.Iterations._next_numbers
-
-    def wrong(self: runner.Iterations, position: int, count: int) -> np.ndarray:
-        return following(self, position, count)[::-1]
-
-    monkeypatch.setattr(runner.Iterations, "_next_numbers", wrong)
-
-
-def number_of_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All passes of a loop are within the first of the one around it."""
-    outer = Passes._outer
-    monkeypatch.setattr(Passes, "_outer", lambda self, region: outer(self, region) * (not region))
 
 
 def numbers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,8 +285,6 @@ MISTAKES = [
     slots_without_end,
     never_again,
     not_restored,
-    numbers_in_their_order,
-    number_of_the_first_pass,
     numbers_stay,
     off_by_one_number,
 ]
@@ -319,5 +299,5 @@ def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monke
     ):
         monkeypatch.setattr(module, name, value)
     mistake(monkeypatch)
-    is_found = any(shows(monkeypatch, graph_of(fn, 1, X), [X]) for fn in (scanned, updated, deep))
+    is_found = any(shows(monkeypatch, graph_of(fn, 1, X), [X]) for fn in (scanned, updated, deep, counted))
     assert is_found == (mistake is not nothing)

@@ -77,8 +77,8 @@ def test_a_whole_body() -> None:
     assert launching_of(chosen, X[:, :3, :3])[0].startswith("from a list")
 
 
-def test_a_masked_loop_looks_at_no_bounds_past_its_end() -> None:
-    """By an index that the card computes of a counter it would."""
+def test_an_index_that_the_card_computes_of_a_counter() -> None:
+    """In a loop that follows data."""
 
     def loop(x: Any) -> Any:
         step = lambda c: (c[0] + 1, c[1] * 0.5 + x[c[0] * c[0] % 3] * 0.0)

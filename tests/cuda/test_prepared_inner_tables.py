@@ -317,18 +317,16 @@ def marks_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """An inner loop leaves the marks of an array."""
-    leave = body._Listed._leave
+    leave = body._leave
 
-    def wrong(self: Any, inside: Any) -> None:
-        tables_given = {n: x for n, x in enumerate(self.given) if isinstance(x, TableValue)}
-        for position in range(len(self.loop.parts.carries)):
-            before, slot = tables_given.get(self.captures + position), self.loop.iteration.outputs[position]
+    def wrong(inside: Any, since: int, before: Any, *rest: Any) -> None:
+        for x, slot in zip(before, inside.program.outputs, strict=True):
             after = inside.values[slot]
-            if before is not None and isinstance(after, TableValue):
-                inside.values[slot] = TableValue(before.rows, after.marks)
-        leave(self, inside)
+            if since and isinstance(x, TableValue) and isinstance(after, TableValue):
+                inside.values[slot] = TableValue(x.rows, after.marks)
+        leave(inside, since, before, *rest)
 
-    monkeypatch.setattr(body._Listed, "_leave", wrong)
+    monkeypatch.setattr(body, "_leave", wrong)
 
 
 def goes_on_in_what_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,19 +334,9 @@ def goes_on_in_what_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "own_table", lambda reading, slot: stack_forms.as_table(reading, reading.values[slot]))
 
 
-def all_count_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Places where an array is read as a whole."""
-    monkeypatch.setattr(stack_forms, "_filled", lambda reading, table: table.rows)
-
-
-def sums_are_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of those that were not written."""
-    monkeypatch.setattr(tables, "marks_of", lambda table: stack_forms.WRITTEN)
-
-
 def the_first_of_two_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a sum of arrays."""
-    monkeypatch.setitem(tables.TABLES, "stack_sum", lambda reading, step: (reading.value(step.operands[0]),))
+    monkeypatch.setitem(tables.OPS, "stack_sum", lambda reading, step: (reading.value(step.operands[0]),))
 
 
 MISTAKES = [
@@ -356,8 +344,6 @@ MISTAKES = [
     marks_stay_behind,
     rows_stay_behind,
     goes_on_in_what_is_captured,
-    all_count_as_written,
-    sums_are_of_all_rows,
     the_first_of_two_counts,
 ]
 

@@ -23,7 +23,7 @@ from ctrlgrad.engines.cuda.prepared import placement
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.entries import LaunchList
 from ctrlgrad.engines.cuda.prepared.launches import Launches
-from ctrlgrad.engines.cuda.prepared.model import Buffer, Carried, CarriedArray, View, all_launches
+from ctrlgrad.engines.cuda.prepared.model import Buffer, Carried, View, all_launches
 from ctrlgrad.engines.cuda.prepared.placement import accesses, alignment, placed
 from ctrlgrad.engines.cuda.prepared.runner import Iterations
 from ctrlgrad.ir import Graph
@@ -107,17 +107,7 @@ def overlaps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "_meet", lambda a, b: a[0] < 0 or b[0] < 0)
 
 
-def begins_with_second_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = Binding.begin
-
-    def wrong(self: Binding, *args: Any) -> None:
-        begin(self, *args)
-        self.odd = 1
-
-    monkeypatch.setattr(Binding, "begin", wrong)
-
-
-@pytest.mark.parametrize("mistake", [keeps_old_addresses, overlaps, begins_with_second_buffers])
+@pytest.mark.parametrize("mistake", [keeps_old_addresses, overlaps])
 def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     library, arguments = StandIn(), [X, np.float64(0.7)]
     graph = cg.function(cg.grad(loss)).graph(*arguments)
@@ -129,40 +119,30 @@ def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monke
 
 @pytest.mark.parametrize("seed", range(20))
 def test_live_buffers_do_not_overlap(seed: int) -> None:
-    """Also of arrays that are carried: the one before from the beginning on, the one after to the end."""
     rng = np.random.default_rng(seed)
     launches, dtype, end = Launches(), np.dtype(np.float32), 24
-    carries = [CarriedArray(dtype, (int(rng.integers(1, 400)),), k < 3) for k in range(4)]
     shapes = [(int(rng.integers(1, 400)),) for _ in range(12)]
     views = [launches.buffer(shape, dtype) for shape in shapes]
-    for k, its in enumerate(carries):
-        views += [View(Carried(k, is_next), dtype, its.shape, (4,)) for is_next in (False, True)]
+    views += [View(Carried(k), dtype, (int(rng.integers(1, 400)),), (4,)) for k in range(4)]
     for _ in range(end):
         launches.product(*(views[int(rng.integers(len(views)))] for _ in range(3)), False)
-    found = placed(launches.items, launches.buffers, carries, lambda source: source)
+    found = placed(launches.items, launches.buffers, lambda source: source)
     spans: dict[Any, list[int]] = {}
     for position, launch in enumerate(all_launches(launches.items)):
         for view in itertools.chain(*accesses(launch)):
-            spans.setdefault(view.source, []).append(position)
-    for k in range(len(carries)):
-        spans.setdefault(Carried(k), []).append(-1)
-        spans.setdefault(Carried(k, True), []).append(end)
+            if isinstance(view.source, Buffer):
+                spans.setdefault(view.source, []).append(position)
     spans[Buffer(0)] = [-1, end]
-    rooms: dict[Any, tuple[Any, int, int]] = {}
+    rooms: dict[Any, tuple[int, int]] = {}
     for source in spans:
-        if isinstance(source, Carried):
-            rooms[source] = source, 0, 4 * carries[source.position].shape[0]
-            continue
         ((size,), its_dtype), place = launches.buffers[source.number], found.places[source.number]
-        assert place is not None and place[1] % alignment(size * its_dtype.itemsize) == 0
-        rooms[source] = *place, place[1] + size * its_dtype.itemsize
-        assert rooms[source][2] <= (found.nbytes if place[0] == Buffer(0) else 4 * carries[place[0].position].shape[0])
-        assert place[0] == Buffer(0) or carries[place[0].position].is_double
-    assert rooms[Buffer(0)][:2] == (Buffer(0), 0)
+        assert place is not None and place[0] == Buffer(0) and place[1] % alignment(size * its_dtype.itemsize) == 0
+        rooms[source] = place[1], place[1] + size * its_dtype.itemsize
+        assert rooms[source][1] <= found.nbytes
+    assert rooms[Buffer(0)][0] == 0
     for a, b in itertools.combinations(spans, 2):
-        together = min(spans[a]) <= max(spans[b]) and min(spans[b]) <= max(spans[a])
-        if together and rooms[a][0] == rooms[b][0]:
-            assert rooms[a][2] <= rooms[b][1] or rooms[b][2] <= rooms[a][1]
+        if min(spans[a]) <= max(spans[b]) and min(spans[b]) <= max(spans[a]):
+            assert rooms[a][1] <= rooms[b][0] or rooms[b][1] <= rooms[a][0]
 
 
 def normed(params: Any, state: Any, x: Any) -> Any:
@@ -177,7 +157,7 @@ def normed(params: Any, state: Any, x: Any) -> Any:
 def test_a_list_needs_hardly_more_memory_than_step_by_step(
     init: Callable[..., Any], cell: Callable[..., Any], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At most 5 % more at the peak: what is carried has two buffers, and words lie beside temporaries."""
+    """At most 5 % more at the peak: words lie beside temporaries."""
     rng = np.random.default_rng(0)
     params, xs = init(cg.random.key(0), 32, 64, np.float32), rng.normal(size=(6, 48, 32)).astype(np.float32)
 

@@ -18,7 +18,6 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import placement
 from ctrlgrad.engines.cuda import placement as numbers
-from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.errors import IndexOutOfRangeError
 from ctrlgrad.ir import Loop, TensorType, is_loop
 
@@ -136,7 +135,7 @@ def test_python_calls_do_not_grow_with_the_iterations(fn: Callable[[Any], Any]) 
 
 
 def test_integers_that_go_round() -> None:
-    """Words have 64 bits: multiples of the counter, a state of random numbers, one that a mask cuts back."""
+    """Words have 64 bits: multiples of the counter, a state of random numbers, one of a loop that follows data."""
 
     def multiple(x: Any) -> Any:
         return cg.fori_loop(0, 24, lambda i, y: y * 0.5 + ((i + 3) * 2**62) * 1e-20, x)
@@ -146,7 +145,7 @@ def test_integers_that_go_round() -> None:
         y, last = cg.fori_loop(0, 24, step, (x, 2**62))
         return y, last
 
-    def masked(x: Any) -> Any:
+    def until(x: Any) -> Any:
         step = lambda c: (c[0] - 1.0, c[1] * 0.5 + c[2] * 1e-20, c[2] + 2**61)
         return cg.while_loop(lambda c: c[0][0] > -20.0, step, (x, x, 2**62))[1:]
 
@@ -154,7 +153,7 @@ def test_integers_that_go_round() -> None:
         """The summand of an iteration has more than 64 bits too."""
         return cg.fori_loop(0, 24, lambda i, y: y * 0.5 + ((i + 1) * 2**62 * 3) * 1e-20, x)
 
-    for fn in (multiple, state, masked, far):
+    for fn in (multiple, state, until, far):
         graph = cg.function(fn).graph(np.ones(3))
         assert_same(on_stand_in(graph, [np.ones(3)]).results, on_reference(graph, [np.ones(3)]), 1e-12)
 
@@ -203,13 +202,6 @@ def test_an_index_that_leaves_the_array(index: Callable[[Any], Any]) -> None:
     graph = cg.function(fn).graph(np.ones((6, 3)))
     with pytest.raises(IndexOutOfRangeError, match="out of bounds for an axis with size 6"):
         on_stand_in(graph, [np.ones((6, 3))])
-
-
-def test_a_masked_loop_forgets_an_index_past_its_end() -> None:
-    """And so does one that asks behind each iteration: there is none."""
-    graph = graph_of(while_by_quotient, 0, X)
-    report = next(explain_on(StandIn(), optimised_graph(graph, is_for_gpu=True), [X]).all_loops())
-    assert (report.mode, report.reason) == ("read", "an index of the host does not go by whole steps")
 
 
 # Mistakes.

@@ -142,7 +142,6 @@ def agrees(graph: Any, library: StandIn | None = None) -> None:
 def test_gradients(fn: Callable[[Any], Any], in_graphs: bool, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if not in_graphs:
         without_graphs(monkeypatch)
-        monkeypatch.setattr(runner, "MOST_ASKED", 1 << 20)
     monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 3)
     library, graph = StandIn(), graph_of(fn, order, X)
     agrees(graph, library)
@@ -181,7 +180,6 @@ def test_python_calls_do_not_grow_with_trip_counts(in_graphs: bool, monkeypatch:
     """Neither of the loop nor of the one inside, forward and backward."""
     if not in_graphs:
         without_graphs(monkeypatch)
-        monkeypatch.setattr(runner, "MOST_ASKED", 1 << 20)
     monkeypatch.setattr(stacks, "LEAST_ROWS", 4096)
     monkeypatch.setattr(row_memory, "OWN_BYTES", 1 << 20)
 
@@ -239,7 +237,7 @@ def test_there_is_no_memory_for_more_rows(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_rows_of_passes_that_differ() -> None:
     """If passes pop different numbers of rows, there is memory below the last row."""
-    its = CarriedRows(((1, -1), (2, -3)), None, (2,), np.dtype(np.float64), False)
+    its = CarriedRows(False, None, (1, 3), (2,), np.dtype(np.float64))
     context = Context(StandIn())
     for count, wanted, expected in ((0, 5, (3, True)), (1, 5, (3, True)), (7, 5, (7, False)), (7, 9, (9, True))):
         stack = stacks.DeviceStack(context.library, np.dtype(np.float64))
@@ -265,7 +263,7 @@ def never_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def slots_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Launches, "move", lambda self, slots: None)
+    monkeypatch.setattr(Launches, "move", lambda self, *given: None)
 
 
 def shortage_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

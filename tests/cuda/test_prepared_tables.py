@@ -188,7 +188,7 @@ def test_python_calls_do_not_grow_with_the_iterations(fn: Callable[[Any], Any]) 
 
 
 def test_rows_never_written_are_empty() -> None:
-    """A zero that is added to nothing keeps its sign; rows that are not written again are those of before."""
+    """A row that nothing was added to is zeros; rows that are not written again are those of before."""
     empty = array(6)
 
     def loss(x: Any) -> Any:
@@ -211,6 +211,21 @@ def test_a_row_that_is_written_twice() -> None:
 
     with pytest.raises(ExecutionError, match="slot 5 is written twice"):
         on_stand_in(cg.function(negative).graph(X), [X])
+
+
+def test_a_row_that_was_cleared_may_be_written() -> None:
+    """The gradient of an array is one whose slots may be written once, if the loop's gradient has cleared them."""
+
+    def loss(rows: Any) -> Any:
+        rows = cg.fori_loop(1, 4, lambda i, rows: rows.write(i, cnp.sin(rows.read(0)) * i), rows)
+        return cnp.sum(cg.fori_loop(0, 4, lambda i, y: y + rows.read(i) ** 2, X))
+
+    def written(x: Any) -> Any:
+        return cg.fori_loop(1, 5, lambda i, rows: rows.write(i, x * i), cg.grad(loss)(array(6).write(0, x))).stack()
+
+    graph = cg.function(written).graph(X)
+    assert_same(on_stand_in(graph, [X]).results, on_reference(graph, [X]))
+    assert all(text.startswith("from a list") for text in launching_of(graph, [X]))
 
 
 @pytest.mark.parametrize("index", [lambda i: i, lambda i: i * i])
@@ -273,7 +288,7 @@ def marks_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_are_not_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tables.TABLES, "stack_clear", lambda reading, step: (reading.value(step.operands[0]),))
+    monkeypatch.setitem(tables.OPS, "stack_clear", lambda reading, step: (reading.value(step.operands[0]),))
 
 
 def always_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,8 +314,21 @@ def marks_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "as_stack", full)
 
 
+def unwritten_rows_hold_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop may begin with an array that has no written row."""
+    as_table = table_rows.as_table
+
+    def wrong(context: Any, stack: Any, its: Any) -> Any:
+        found = as_table(context, stack, its)
+        is_blank = isinstance(stack, list) and all(row is None for row in stack)
+        return table_rows.Table(context.xp.ones(its.shape, its.dtype), found.marks) if is_blank else found
+
+    monkeypatch.setattr(table_rows, "as_table", wrong)
+
+
 MISTAKES = [
     marks_are_not_set,
+    unwritten_rows_hold_anything,
     rows_are_not_cleared,
     always_in_place,
     all_count_as_written,

@@ -25,7 +25,7 @@ from ctrlgrad.engines.cuda import indexing as stages
 from ctrlgrad.engines.cuda import reduction_kernels
 from ctrlgrad.engines.cuda.indexing import SortSpec
 from ctrlgrad.engines.cuda.kernel import Access, copy_text, source
-from ctrlgrad.engines.cuda.prepared.graphs import choice, condition, going_on
+from ctrlgrad.engines.cuda.prepared.graphs import choice, going_on
 from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec
 from ctrlgrad.engines.cuda.reductions import elementwise
 from ctrlgrad.ir import Graph
@@ -164,10 +164,7 @@ def test_as_a_compiler_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert launched == set(specs) and len(specs) > 30
     assert any(isinstance(spec, KernelSpec) and not spec.is_elementwise for spec in specs)
     assert any(isinstance(spec, SortSpec) for spec in specs)
-    # With and without a predicate.
-    assert {condition(False), condition(True)} <= launched
-    # Of branches, and of an odd half that may be left out.
-    assert {choice((0, 1, 2)), choice((1,))} <= launched
+    assert {going_on(), choice((0, 1, 2))} <= launched
 
 
 def test_a_launch_has_threads_for_all_elements(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +203,7 @@ NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA
 @NVCC
 def test_a_graphs_condition_compiles_for_a_card(tmp_path: Path) -> None:
     """To machine code, as CUDA's compiler knows the function that stores it."""
-    specs = [condition(False), condition(True), going_on(), choice((0, 1, 2)), choice((1,))]
+    specs = [going_on(), choice((0, 1, 2)), choice((1,))]
     (tmp_path / "kernels.cu").write_text(written(specs), encoding="utf-8")
     command = ["nvcc", "--cubin", "-arch=sm_90", "-Werror", "all-warnings", str(tmp_path / "kernels.cu")]
     subprocess.run([*command, "-o", str(tmp_path / "kernels.cubin")], check=True, timeout=300)
@@ -215,17 +212,16 @@ def test_a_graphs_condition_compiles_for_a_card(tmp_path: Path) -> None:
 
 def test_the_text_of_a_condition() -> None:
     first = "(long long)blockIdx.x * 256 + threadIdx.x"
-    assert source(condition(True)).partition("extern")[2].split("\n") == [
+    assert source(going_on()).partition("extern")[2].split("\n") == [
         ' "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);',
         'extern "C" __global__ void launched('
-        + "".join(f"char* b_a{k}, " for k in range(5))
+        + "".join(f"char* b_a{k}, " for k in range(3))
         + "const unsigned long long h_o0, const long long results, const long long count, const long long span) {",
-        *(f"char* const p_a{k} = b_a{k};" for k in range(5)),
+        *(f"char* const p_a{k} = b_a{k};" for k in range(3)),
         f"for (long long result = {first}; result < results; result += (long long)gridDim.x * 256) {{",
-        *(f"const int64 a{k} = *(const int64*)(p_a{k});" for k in range(4)),
-        "const bool a4 = *(const bool*)(p_a4);",
+        *(f"const int64 a{k} = *(const int64*)(p_a{k});" for k in range(3)),
         "bool o0;",
-        "o0 = (a0 + int64(2) <= a1) & (a2 != a3) & a4;",
+        "o0 = (a0 == int64(1)) & (a1 != a2);",
         "cudaGraphSetConditional(h_o0, o0);",
         "}",
         "}",

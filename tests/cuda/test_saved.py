@@ -10,8 +10,7 @@ import pytest
 from instruments.stand_in import StandIn, StandInDevice
 
 from ctrlgrad.engines.cuda.account import RunMemory
-from ctrlgrad.engines.cuda.chunks import FIRST_ROWS, PushedChunk
-from ctrlgrad.engines.cuda.stacks import DeviceStack, Managed
+from ctrlgrad.engines.cuda.stacks import FIRST_ROWS, DeviceStack, Managed, PushedChunk
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.sizes import Budget

@@ -46,7 +46,7 @@ def by_the_data(x: Any, rows: Any) -> Any:
     return cg.fori_loop(0, rows.shape[0], outer, x[0])
 
 
-def masked(x: Any, rows: Any) -> Any:
+def until(x: Any, rows: Any) -> Any:
     """The end of the loop follows from data."""
     body = lambda c: (c[0] - 1.0, c[1] * 0.5 + x[rows[c[2]]], c[2] + 1)
     return cg.while_loop(lambda c: c[0] > 0.5, body, (x[0] * 2.0 * rows.shape[0], x[0], 0))[1]
@@ -85,7 +85,7 @@ def backwards(x: Any, rows: Any) -> Any:
     return cg.grad(loss)(x)
 
 
-PROGRAMS = [counted, nested, by_the_data, masked, updated, of_a_branch, scanned, backwards]
+PROGRAMS = [counted, nested, by_the_data, until, updated, of_a_branch, scanned, backwards]
 
 
 def program(fn: Callable[..., Any], count: int, bad: int, order: int = 0) -> tuple[Graph, list[Any]]:
@@ -126,13 +126,13 @@ def test_the_iterations_are_told(fn: Callable[..., Any], count: int, bad: int, m
     assert told(lambda: step_by_step(graph, arguments)) == expected
 
 
-@pytest.mark.parametrize("fn", [counted, nested, by_the_data, masked, updated, of_a_branch])
+@pytest.mark.parametrize("fn", [counted, nested, by_the_data, until, updated, of_a_branch])
 def test_in_gradients_too(fn: Callable[..., Any]) -> None:
     graph, arguments = program(fn, 90, 61, order=1)
     assert listed(graph, arguments) == told(lambda: on_reference(graph, arguments))
 
 
-@pytest.mark.parametrize("fn", [counted, masked, updated])
+@pytest.mark.parametrize("fn", [counted, until, updated])
 def test_under_a_budget(fn: Callable[..., Any]) -> None:
     """Chunks run again, and what they note then is not the first."""
     graph, arguments = program(fn, 600, 451, order=1)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from instruments.comparing import assert_same
 from instruments.stand_in import StandIn, StandInArray
+from instruments.stand_in_runs import graph_of, on_reference, on_stand_in
 
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.stacks import BLOCK_BYTES, LEAST_ROWS, DeviceStack
 from ctrlgrad.engines.reference.table import own_stack
 
@@ -112,3 +118,51 @@ def test_ownership(library: StandIn) -> None:
     held = [DeviceStack(library, F64)]
     number = id(held[0])
     assert id(own_stack(held)) == number
+
+
+@pytest.mark.parametrize(("numbers", "expected"), [(511, 16), (512, 16), (513, 15), (8192, 1), (8193, 1)])
+def test_a_block_of_long_rows_has_few_rows(
+    library: StandIn, numbers: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just below, at and just above the most bytes of a block that is made ahead, 64 KiB here."""
+    monkeypatch.setattr(stacks, "MOST_AHEAD", 1 << 16)
+    monkeypatch.setattr(stacks, "BLOCK_BYTES", 1)
+    assert DeviceStack(library, F64).free_rows((numbers,)) == expected
+    assert DeviceStack(library, F64, 20).free_rows((numbers,)) == 20
+
+
+def two_stacks(x: Any) -> Any:
+    """Of one stack, outside of loops."""
+    a = cg.TensorArray(np.float64, None, (3,)).push(x)
+    u, v = a.push(x * 3.0), a.push(cnp.sin(x))
+    return cnp.sum(u.stack() ** 2, axis=0) + cnp.sum(v.stack() * 3.0, axis=0)
+
+
+def one_of_two(x: Any) -> Any:
+    """Both have as many rows; a branch says which is carried on."""
+
+    def step(i: Any, c: Any) -> Any:
+        y, a = c
+        u, v = a.push(y * 2.0), a.push(y * 3.0)
+        return cnp.sin(y) + 0.2, cg.cond(y[0] > 0.3, lambda u, v: u, lambda u, v: v, u, v)
+
+    y, a = cg.fori_loop(0, 6, step, (x, cg.TensorArray(np.float64, None, (3,))))
+    return y + cnp.sum(a.stack() ** 2, axis=0)
+
+
+def two_in_an_iteration(x: Any) -> Any:
+    def step(i: Any, y: Any) -> Any:
+        a = cg.TensorArray(np.float64, None, (3,)).push(y)
+        u, v = a.push(y * 2.0), a.push(cnp.sin(y) * 3.0)
+        return cnp.sin(y) + 0.1 * cnp.sum(u.stack(), axis=0) - 0.1 * cnp.sum(v.stack() ** 2, axis=0)
+
+    return cg.fori_loop(0, 6, step, x)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("fn", [two_stacks, one_of_two, two_in_an_iteration])
+def test_two_stacks_of_one(fn: Callable[[Any], Any], order: int) -> None:
+    """One kernel pushes on a stack twice; in launch lists both rows would lie in one place."""
+    x = np.linspace(-0.5, 1.0, 3)
+    graph = graph_of(fn, order, x)
+    assert_same(on_stand_in(graph, [x]).results, on_reference(graph, [x]))

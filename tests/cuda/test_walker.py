@@ -27,7 +27,7 @@ def asking(is_over: bool = False) -> walker.Counts:
     switch[:] = host.ctypes.data, 1 if is_over else -1
     entries[:] = walker.READ, read.ctypes.data, walker.SWITCH, switch.ctypes.data
     functions = walker.Functions(nothing, nothing, same, nothing)
-    return walker.run(entries.ctypes.data, 2, 0, 0, 0, host.ctypes.data, functions, 0)
+    return walker.run(entries.ctypes.data, 0, 2, functions, 0)
 
 
 def test_a_word_is_read_and_says_where_to_go() -> None:
@@ -41,7 +41,7 @@ def launching() -> walker.Counts:
     again, entries = words[8:10], words[10:14]
     again[:] = words.ctypes.data, -1
     entries[:] = walker.KERNEL, words.ctypes.data, walker.SWITCH, again.ctypes.data
-    return walker.run(entries.ctypes.data, 2, 0, 0, 0, words.ctypes.data, walker.Functions(*[nothing] * 4), 0)
+    return walker.run(entries.ctypes.data, 0, 2, walker.Functions(*[nothing] * 4), 0)
 
 
 def interrupted(way: str) -> None:

@@ -43,8 +43,12 @@ CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
         "defvjp: missing 1 required positional argument: 'bwd'",
         "defvjp(fwd, bwd",
     ),
-    "set": (lambda: cnp.at(np.ones(3))[0].set(), "set: missing 1 required", "set(value)"),
-    "mode": (lambda: cnp.at(np.ones(3))[0].add(1.0, mode="drop"), "add: got an unexpected keyword", "add(value)"),
+    "set": (lambda: cnp.at(np.ones(3))[0].set(), "set: missing 1 required", "set(value, mode"),
+    "modus": (
+        lambda: cnp.at(np.ones(3))[0].add(1.0, modus="drop"),
+        "add: got an unexpected keyword",
+        "add(value, mode",
+    ),
 }
 
 
@@ -223,6 +227,10 @@ ADVICE: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an option": (lambda: cg.options(chek_nans=True).__enter__(), "'check_nans'"),
     "an engine": (lambda: cg.function(lambda x: x, engine="natve"), "'native'"),
+    "an axis of a scalar": (lambda: cnp.sum(1.0, axis=0), "ctrlgrad.numpy.atleast_1d(x) has one"),
+    "a choice beside None": (lambda: cnp.fft.fft(np.ones(3), norm="orth"), "'ortho'"),
+    "an engine of JAX's": (lambda: cg.function(lambda x: x, engine="gpu"), "'cuda'"),
+    "an array that vmap cannot map": (lambda: cg.vmap(lambda x: x)(1.0), "in_axes may hold an entry for each array"),
     "an engine unlike all": (lambda: cg.function(lambda x: x, engine="xla_gpu_v2"), "'auto'"),
 }
 

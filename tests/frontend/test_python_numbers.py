@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import subprocess
@@ -229,3 +230,85 @@ def test_the_environment_sets_the_default() -> None:
             command, env={**os.environ, "CTRLGRAD_DEFAULT_FLOAT": value}, capture_output=True, text=True, check=False
         )
         assert shown in run.stdout + run.stderr
+
+
+def rounded(x: Any) -> Any:
+    return round(x.shape[0] / 2) + math.floor(x.shape[0] / 3) + math.ceil(x.shape[0] / 3) + math.trunc(x.shape[0] / 3)
+
+
+SIZES_AS_NUMBERS: dict[str, Any] = {
+    "shape": lambda x: x / x.shape[0],
+    "size": lambda x: x / x.size,
+    "numpy's size": lambda x: x / cnp.size(x),
+    "numpy's shape": lambda x: x / cnp.shape(x)[0],
+    "product of a shape": lambda x: x / math.prod(cnp.stack([x, x]).shape),
+    "size of two dimensions": lambda x: x / cnp.size(cnp.stack([x, x])),
+    "size of a part": lambda x: x / x[1:].size,
+    "arithmetic": lambda x: x * (1 - 1 / x.shape[0]) + x * -(x.shape[0] // 2) + x * x.shape[0] ** 0.5,
+    "divmod, shift, abs": lambda x: x * sum(divmod(x.shape[0], 2)) + (x.shape[0] << 1) * x + abs(x.shape[0] - 9) * x,
+    "rounded": lambda x: x * rounded(x),
+    "function": lambda x: cnp.maximum(x, x.shape[0]),
+    "where": lambda x: cnp.where(x > 1, x, x.shape[0]),
+    "of lax": lambda x: cg.lax.mul(x, x.shape[0]),
+    "power": lambda x: x ** x.shape[0],
+    "branch": lambda x: x * cg.cond(x[0] > 0, lambda: x.shape[0], lambda: 3),
+    "carry": lambda x: cg.fori_loop(0, x.shape[0], lambda i, y: y / x.shape[0] + x[i], x[0]),
+    "initial carry": lambda x: cg.scan(lambda n, y: (n + 1, n * y), x.shape[0], x)[1],
+    "rows of vmap": lambda x: cg.vmap(lambda y: y / x.shape[0])(x),
+    "axis of vmap": lambda x: cg.vmap(lambda y: y / cg.lax.axis_size("rows"), axis_name="rows")(x),
+    "gradient": lambda x: cg.grad(lambda x: (x * x).sum() / x.size)(x),
+    "array": lambda x: x * cnp.sqrt(x.shape[0]),
+    "range": lambda x: x * cnp.arange(x.shape[0]),
+}
+
+
+OF_FLOATS = ("rounded", "gradient", "function", "where", "power", "carry", "branch")
+SIZES_BY_DTYPE = [
+    (name, dtype)
+    for name in SIZES_AS_NUMBERS
+    for dtype in (["float32"] if name in OF_FLOATS else ["int32", "float32", "complex64"])
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), SIZES_BY_DTYPE)
+def test_an_unknown_size_promotes_like_the_python_integer_of_a_known_one(name, dtype):
+    """Found: the second call, of another size, gave float64, and a loop's carry that was divided by it was refused."""
+    f, xs = SIZES_AS_NUMBERS[name], [np.arange(1, n + 1).astype(dtype) for n in (3, 4, 5)]
+    unknown = cg.function(f, engine="reference")
+    found = [unknown(x) for x in xs]
+    assert unknown.traces == 2
+    for x, y in zip(xs, found, strict=True):
+        expected = cg.function(f, engine="reference")(x)
+        assert y.dtype == expected.dtype
+        np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
+NEEDS_THE_NUMBER: dict[str, Any] = {
+    "list repeated": lambda x: x * sum([2] * x.shape[0]),
+    "repeated list": lambda x: x * sum(x.shape[0] * (1, 2)),
+    "negative power": lambda x: x * x.shape[0] ** -1,
+    "negative power of a size": lambda x: x * x.size**-2,
+    "frequencies": lambda x: x * cnp.fft.fftfreq(x.shape[0]).astype(x.dtype),
+    "permutation": lambda x: x[cg.random.permutation(cg.random.key(0), x.shape[0])],
+    "choice": lambda x: x[cg.random.choice(cg.random.key(0), x.shape[0], (2,))],
+    "choice without replacement": lambda x: x[cg.random.choice(cg.random.key(0), x.shape[0], (2,), replace=False)],
+}
+
+
+@pytest.mark.parametrize("name", NEEDS_THE_NUMBER)
+def test_an_unknown_size_stands_for_its_number_where_python_needs_one(name):
+    """Found: a list times an unknown size was multiplied by element; the others ended in errors of NumPy or Python."""
+    f = NEEDS_THE_NUMBER[name]
+    compiled = cg.function(f, engine="reference")
+    for n in (3, 4, 5, 4):
+        x = np.arange(1, n + 1).astype("float32")
+        found, expected = compiled(x), cg.function(f, engine="reference")(x)
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_numpy_integers_are_counts_of_random_choices():
+    key = cg.random.key(0)
+    for replace in (True, False):
+        found = cg.random.choice(key, np.int64(4), (2,), replace=replace)
+        np.testing.assert_array_equal(found, cg.random.choice(key, 4, (2,), replace=replace))

@@ -13,6 +13,7 @@ from instruments.tables import in_turn
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.ir.attributes import MOST_LOOKED_AT, Constant
 
 jax.config.update("jax_enable_x64", True)
 ENGINES = ("reference", "native", "dataflow")
@@ -448,3 +449,104 @@ def test_infinities_of_a_constant_stop_behind_a_selection(dtype: type) -> None:
     x, mask = np.ones(4, dtype), np.full(4, True)
     for gradient in (cg.grad(f)(x, mask), cg.function(cg.grad(f))(x, mask)):
         np.testing.assert_array_equal(gradient, x)
+
+
+# Elements on both sides of each bound: of constants that a later call may change (bytes), and of those whose numbers
+# the analysis knows.
+SIZES = (1, 511, 512, 513, 4095, 4096, 4097)
+
+
+def behind_a_mask(c: np.ndarray, engine: str) -> list[np.ndarray]:
+    """Derivatives of both modes, where the elements of a constant that are not finite are masked."""
+    mask, x = np.isfinite(c), np.full(c.shape, 2.0)
+    f = lambda x: cnp.where(mask, cnp.real(x * c), 0.0).sum() + cnp.where(mask, cnp.real(cnp.sin(x + c)), 0.0).sum()
+    slope = lambda x: cg.grad(f)(x)
+    with cg.options(engine=engine):
+        pushed = cg.jvp(lambda x: cnp.where(mask, cnp.real(x * x * c), 0.0), (x,), (np.zeros_like(x),))[1]
+        return [slope(x), cg.function(slope)(x), cg.grad(lambda x: slope(x).sum())(x), pushed]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_constant_that_is_not_finite_stops_whatever_its_size_and_dtype(dtype: type, engine: str) -> None:
+    for size in SIZES:
+        for wild in (np.inf, -np.inf, np.nan):
+            c = np.where(np.arange(size) % 2, 0.5, wild).astype(dtype)
+            for found in behind_a_mask(c, engine):
+                assert np.isfinite(found).all(), (size, wild)
+
+
+@pytest.mark.parametrize("size", [4, 5000])
+def test_a_constant_stops_though_it_was_finite_in_an_earlier_call(size: int) -> None:
+    c = np.full(size, 0.5)
+    first, *_ = behind_a_mask(c, "native")
+    np.testing.assert_allclose(first, 0.5 + np.cos(2.5))
+    for wild in (np.inf, np.nan, -np.inf):
+        changed = np.where(np.arange(size) % 2, 0.5, wild)
+        for found in behind_a_mask(changed, "native"):
+            assert np.isfinite(found).all(), wild
+        np.testing.assert_array_equal(behind_a_mask(c, "native")[0], first)
+
+
+def test_constants_are_looked_at_up_to_a_size() -> None:
+    for above, is_seen in ((-1, True), (0, True), (1, False)):
+        values = np.zeros(MOST_LOOKED_AT + above)
+        assert Constant(value=values).is_finite
+        values[-1] = np.nan
+        assert Constant(value=values).is_finite is not is_seen
+
+
+# Programs with a constant c that `mask` keeps out of the result where it is not finite: (xp, lax, c, mask) -> f(x).
+MASKED: dict[str, Callable[[Any, Any, Any, Any], Callable[[Any], Any]]] = {
+    "product": lambda xp, lax, c, mask: lambda x: xp.where(mask, x**3 * c, 0.0).sum(),
+    "sine": lambda xp, lax, c, mask: lambda x: xp.where(mask, xp.sin(x + c) * x, 0.0).sum(),
+    "quotient": lambda xp, lax, c, mask: lambda x: xp.where(mask, x**3 / (c + x), 0.0).sum(),
+    "loop": lambda xp, lax, c, mask: (
+        lambda x: lax.fori_loop(0, 3, lambda i, s: xp.where(mask, xp.sin(s * c) + s, s), x).sum()
+    ),
+    "scan": lambda xp, lax, c, mask: (
+        lambda x: lax.scan(
+            lambda s, row: (xp.where(row[1], xp.sin(s * row[0]) + s, s), s.sum()),
+            x,
+            (xp.stack([c, c]), xp.stack([mask] * 2)),
+        )[0].sum()
+    ),
+    "branch": lambda xp, lax, c, mask: (
+        lambda x: lax.cond(x.sum() > 0.0, lambda x: xp.where(mask, xp.sin(x) * c * x, 0.0), lambda x: x, x).sum()
+    ),
+    "loop in a branch": lambda xp, lax, c, mask: (
+        lambda x: lax.cond(
+            x.sum() > 0.0,
+            lambda x: lax.fori_loop(0, 2, lambda i, s: xp.where(mask, s * s * c, s), x),
+            lambda x: x,
+            x,
+        ).sum()
+    ),
+}
+
+
+@pytest.mark.parametrize("size", [6, 520])
+@pytest.mark.parametrize("name", list(MASKED))
+def test_a_constant_that_was_finite_before_stops_in_each_construct_and_order(name: str, size: int) -> None:
+    """Calls with a finite constant, one that is not, and the finite one again; JAX is given 0.5 behind the mask."""
+    x, v = np.linspace(0.4, 0.9, size), np.linspace(-1.0, 1.0, size)
+    mask = np.arange(size) % 3 > 0
+    xs = np.stack([x, 0.5 * x])
+
+    def derivatives(grad: Any, vmap: Any, f: Any) -> list[Callable[[], Any]]:
+        along = lambda x: (grad(f)(x) * v).sum()
+        return [lambda: grad(f)(x), lambda: grad(along)(x), lambda: vmap(grad(f))(xs), lambda: vmap(grad(along))(xs)]
+
+    safe = np.linspace(0.3, 0.8, size)
+    wanted = [
+        np.asarray(d()) for d in derivatives(jax.grad, jax.vmap, MASKED[name](jnp, jax.lax, jnp.asarray(safe), mask))
+    ]
+    for wild in (0.5, np.inf, np.nan, -np.inf, 0.5):
+        c = np.where(mask, safe, wild)
+        f = MASKED[name](cnp, cg.lax, c, mask)
+        for d, want in zip(derivatives(cg.grad, cg.vmap, f), wanted, strict=True):
+            np.testing.assert_allclose(d(), want, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(cg.function(d)(), want, rtol=1e-9, atol=1e-12)
+        step = 1e-6
+        slope = (f(x + step * v) - f(x - step * v)) / (2 * step)
+        np.testing.assert_allclose((cg.grad(f)(x) * v).sum(), slope, rtol=1e-6, atol=1e-7)

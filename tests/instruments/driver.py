@@ -52,7 +52,7 @@ def _sizes(spec: Spec) -> list[int]:
     for access, p in zip(spec.accesses, spec.parameters, strict=True):
         if access.has_parameter:
             found.append(max(8, np.dtype(p.dtype).itemsize) if access.is_number else 8)
-        found += [8, 8] * (1 + access.others) * access.is_moving
+        found += [8, 8] * access.words
     return found + [8] * len(spec.numbers)
 
 
@@ -201,11 +201,9 @@ class Driver:
             if access.is_number and access.has_parameter:
                 return np.frombuffer(next(left), dtype, 1)[0]
             word = parameter() if access.has_parameter else 0
-            if access.is_moving:
-                pairs = [(parameter(), parameter()) for _ in range(1 + access.others)]
-                known = self._array(words.ctypes.data, "int64", [1 + max(number for number, _ in pairs)], [8])
-                (number, step), *others = pairs
-                word += int(known[number] + words[0] * step + sum(known[other] * its for other, its in others))
+            for _ in range(access.words):
+                number, factor = parameter(), parameter()
+                word = int(word + self._array(words.ctypes.data, "int64", [1 + number], [8])[number] * factor)
             return np.dtype(dtype).type(word) if access.is_number else word
 
         with np.errstate(all="ignore"):

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import converted
-from ctrlgrad.engines.cuda.kernel import C_TYPES, KERNEL_DTYPES, function_name
+from ctrlgrad.dtypes import NAMES, converted
+from ctrlgrad.engines.cuda.kernel import C_TYPES, function_name
 from ctrlgrad.ops.elementwise import FACTS
 from ctrlgrad.plan.elementary.table import all_elementary
 
@@ -50,7 +50,7 @@ MEANING |= {
     "true": np.True_,
     "false": np.False_,
 }
-MEANING |= {name: _typed(name) for name in KERNEL_DTYPES if not name.startswith("complex")}
+MEANING |= {name: _typed(name) for name in NAMES if not name.startswith("complex")}
 MEANING |= {name: _complex(name) for name in ("complex64", "complex128")}
 MEANING |= {f"bits_{name}": _bits(name) for name in (*C_TYPES, "float16", "bfloat16")}
 MEANING |= {f"saturated_{name}": partial(converted, dtype=np.dtype(name)) for name in C_TYPES if "int" in name}

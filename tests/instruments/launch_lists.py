@@ -2,10 +2,10 @@
 values.
 
 Each name of memory in a list (`Buffer`, `Carried`) stands for one value at a time. The judge keeps two memories: by
-names, and by the places that the placement gives these names, on the side of the carried buffers that an iteration
-has. A launch writes the same tokens to both. Each read finds the token of its name and iteration at its place, else the
-list is wrong. Kernels on numbers of the list itself (counters, slots, trip counts) are computed; all other numbers are
-drawn, so branches take each side and loops end anywhere. A run pushes its rows one behind the other, and pops them so.
+names, and by the places that the placement gives these names. A launch writes the same tokens to both. Each read finds
+the token of its name and iteration at its place, else the list is wrong. Kernels on numbers of the list itself
+(counters, slots, trip counts) are computed; all other numbers are drawn, so branches take each side and loops end
+anywhere. A run pushes its rows one behind the other, and pops them so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Become,
     Branching,
     Buffer,
-    Carried,
     CarriedRows,
     Converted,
     Fixed,
@@ -40,6 +39,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Source,
     View,
     carried_arrays,
+    count,
 )
 from ctrlgrad.engines.cuda.reduction_kernels import ONE
 from ctrlgrad.plan.checking.memory import PlanError
@@ -67,6 +67,8 @@ class _Replay:
         # Rows of each stack that were pushed before this iteration, and in it; or popped.
         self.before: dict[int, int] = dict.fromkeys(self.stacks, 0)
         self.touched: dict[int, set[int]] = {n: set() for n in self.stacks}
+        # Tokens of rows that were pushed in this iteration: by the name that their view is, and the byte behind it.
+        self.pushed: dict[tuple[Source, Affine], dict[int, int]] = {}
         self.integers: dict[int, int] = {}
 
     # Tokens.
@@ -98,9 +100,9 @@ class _Replay:
             at = at[..., None] + np.arange(size) * stride
         return at.reshape(-1)[:, None] + np.arange(view.dtype.itemsize)
 
-    def place(self, view: View, side: int) -> tuple[np.ndarray, np.ndarray]:
+    def place(self, view: View) -> tuple[np.ndarray, np.ndarray]:
         """Memory of a view by its place, and the addresses of its elements there."""
-        known = ListWriter.place(SimpleNamespace(body=self.body), view, side)  # type: ignore[arg-type]
+        known = ListWriter.place(SimpleNamespace(body=self.body), view)  # type: ignore[arg-type]
         memory = self.placed.get(known.what)  # type: ignore[arg-type]
         if memory is None:
             raise PlanError(f"{view.source} has no place")
@@ -120,7 +122,7 @@ class _Replay:
             raise PlanError(f"{view.source} begins before its memory")
         return self.memory(view.source, int(at.max(initial=0)) + 1), at
 
-    def read(self, view: View, side: int, label: str) -> Any:
+    def read(self, view: View, label: str) -> Any:
         """Tokens of a view are those of its name; the number that it is, if that is known."""
         if isinstance(view.source, Given | Flag):
             return None
@@ -128,10 +130,15 @@ class _Replay:
         wanted = memory[at]
         if isinstance(view.source, Rows):
             self.touch(view, at)
+            pushed = self.pushed.get((view.source, view.moved), {})
+            for there, lies in zip(self.elements(view, view.offset).flat, wanted.flat, strict=True):
+                want = pushed.get(int(there), lies)
+                if want != lies:
+                    raise PlanError(f"{label} wants {self.told(want)} in {view.source}, and finds {self.told(lies)}")
         else:
             if not wanted.all():
                 raise PlanError(f"{label} reads {view.source}, of which some was never written")
-            place, there = self.place(view, side)
+            place, there = self.place(view)
             found = place[there]
             if (found != wanted).any():
                 lies, want = (int(x[found != wanted][0]) for x in (found, wanted))
@@ -139,7 +146,7 @@ class _Replay:
             self.compared += 1
         return self.numbers.get(int(wanted[0, 0])) if wanted.size and view.size == 1 else None
 
-    def put(self, view: View, side: int, label: str, number: Any = None) -> None:
+    def put(self, view: View, label: str, number: Any = None) -> None:
         if isinstance(view.source, Flag):
             return
         if isinstance(view.source, Given):
@@ -148,8 +155,11 @@ class _Replay:
         tokens = self.write(memory, at, label)
         if isinstance(view.source, Rows):
             self.touch(view, at)
+            pushed = self.pushed.setdefault((view.source, view.moved), {})
+            for element, token in zip(self.elements(view, view.offset), tokens, strict=True):
+                pushed.update(dict.fromkeys(map(int, element), int(token)))
         else:
-            place, there = self.place(view, side)
+            place, there = self.place(view)
             place[there] = tokens[:, None]
         if view.size == 1:
             if number is None and view.dtype.kind in "iub":
@@ -167,10 +177,10 @@ class _Replay:
         steps = sum(step * self.counter(counter) for counter, step in number.steps)
         return number.constant + sum(count * self.integers[slot] for slot, count in number.terms) + steps
 
-    def operand(self, x: Any, side: int, label: str) -> Any:
+    def operand(self, x: Any, label: str) -> Any:
         """The number that an operand is, if it is known."""
         if isinstance(x, View):
-            return self.read(x, side, label)
+            return self.read(x, label)
         if isinstance(x, Affine):
             return np.int64(self.number_of(x))
         if isinstance(x, Converted):
@@ -188,12 +198,27 @@ class _Replay:
     def settle_rows(self) -> None:
         """Behind an iteration: it has touched the rows that are its own."""
         for position, its in self.stacks.items():
-            now = its.moved({counter: self.counter(counter) for counter, _ in its.rows})
-            before, self.before[position] = self.before[position], now
+            before = self.before[position]
+            rows = abs(before) + self.rows_of(its, position, abs(before))
+            now = self.before[position] = rows if its.pushes else -rows
             own = set(range(before, now)) if its.pushes else set(range(now, before))
             touched, self.touched[position] = self.touched[position], set()
             if touched - own or (its.pushes and own - touched and its.row_bytes):
                 raise PlanError(f"rows {sorted(own ^ touched)} of stack {position}, iteration {self.iteration}")
+
+    def rows_of(self, its: CarriedRows, position: int, before: int) -> int:
+        """Rows of the iteration: those that the host knows, and that the card has counted."""
+        counter = Register("counter", count(position))
+        counted = self.counter(counter.number) - before if counter in self.body.words else None
+        if isinstance(its.total, int | None):
+            assert counted is not None
+            if its.total is not None and counted > its.total:
+                raise PlanError(f"{counted} rows of stack {position}, which are {its.total} at most")
+            return counted
+        known = its.total.value(self.integers) + its.total.step * self.iteration
+        if counted not in (None, known):
+            raise PlanError(f"{counted} rows of stack {position}, iteration {self.iteration}: {known} are expected")
+        return known
 
     # Running.
 
@@ -202,7 +227,7 @@ class _Replay:
             return False
         for iteration in range(self.iterations):
             self.iteration = iteration
-            self.items(self.body.items, self.iteration % 2)
+            self.items(self.body.items)
             self.settle_rows()
             self.leave()
         return True
@@ -222,15 +247,11 @@ class _Replay:
         values = {"limit": self.iterations, "goes_on": 1, "capacity": ENDLESS, "last_slot": 1 << 40}
         for word in body.words:
             its = body.word(word)
-            self.put(
-                its, 0, f"the word {word}", np.int64(values.get(word.what, 0) if isinstance(word, Register) else 0)
-            )
+            self.put(its, f"the word {word}", np.int64(values.get(word.what, 0) if isinstance(word, Register) else 0))
         for name, its in carried_arrays(body.carries):
             nbytes = int(np.prod(its.shape)) * its.dtype.itemsize
             first = np.zeros(nbytes, np.int64)
             self.placed[name] = first
-            after = Carried(name.position, True)
-            self.placed[after] = np.zeros(nbytes, np.int64) if its.is_double else first
             at = np.arange(nbytes).reshape(-1, its.dtype.itemsize)
             self.write(first, at, f"the first {name}")
             self.memory(name, nbytes)[:] = first
@@ -257,45 +278,41 @@ class _Replay:
 
     def leave(self) -> None:
         """The carry after an iteration is the one before the next; temporaries are gone."""
-        side = (self.iteration + 1) % 2
         for name, its in carried_arrays(self.body.carries):
-            after = Carried(name.position, True)
-            if its.is_double or after in self.named:
-                # Else no iteration changes it.
-                self.named[name] = self.named.pop(after, np.zeros(0, np.int64))
             strides = tuple(its.dtype.itemsize * int(np.prod(its.shape[k + 1 :])) for k in range(len(its.shape)))
-            self.read(View(name, its.dtype, its.shape, strides), side, "the next iteration")
+            self.read(View(name, its.dtype, its.shape, strides), "the next iteration")
         kept = {Buffer(0)}
         self.named = {x: m for x, m in self.named.items() if not isinstance(x, Buffer) or x in kept}
+        self.pushed = {}
 
-    def items(self, items: Sequence[Item], side: int) -> None:
+    def items(self, items: Sequence[Item]) -> None:
         for number, item in enumerate(items):
             match item:
                 case Branching():
-                    chosen = self.read(item.chosen, side, f"branch {number}")
-                    self.items(item.sides[min(int(chosen), len(item.sides) - 1)], side)
+                    chosen = self.read(item.chosen, f"branch {number}")
+                    self.items(item.sides[min(int(chosen), len(item.sides) - 1)])
                 case Repeating():
-                    self.repeat(item, side)
+                    self.repeat(item)
                 case Become(before, after):
                     memory, at = self.name(before)
                     found = memory[at]
                     target, there = self.name(after)
                     target[there] = found
-                    self.read(after, side, f"{before.source} that becomes {after.source}")
+                    self.read(after, f"{before.source} that becomes {after.source}")
                 case _:
-                    self.launch(item, side, f"launch {number}")
+                    self.launch(item, f"launch {number}")
 
-    def repeat(self, item: Repeating, side: int) -> None:
+    def repeat(self, item: Repeating) -> None:
         trips = item.trips
-        count = None if trips is None else self.operand(trips, side, "a loop")
+        count = None if trips is None else self.operand(trips, "a loop")
         passes = 0
-        while int(self.read(item.goes_on, side, "a loop")) and passes < PASSES:
-            self.items(item.items, side)
+        while int(self.read(item.goes_on, "a loop")) and passes < PASSES:
+            self.items(item.items)
             passes += 1
         if count is not None and passes != max(int(count), 0):
             raise PlanError(f"a loop of {count} passes had {passes}")
 
-    def launch(self, item: Any, side: int, label: str) -> None:
+    def launch(self, item: Any, label: str) -> None:
         match item:
             case ProductLaunch():
                 reads, writes = (item.a, item.b, *[item.out] * item.adds), (item.out,)
@@ -304,27 +321,31 @@ class _Replay:
                 reads, writes = item.arguments[:inputs], item.arguments[inputs:]
                 # An update may leave any row as it was.
                 reads = (*reads, *[x for x in writes if type(item.spec).__name__ == "UpdateSpec"])
-        numbers = [self.operand(x, side, label) for x in reads]
-        self.apart(item, [x for x in reads if isinstance(x, View)], writes, side, label)
+        numbers = [self.operand(x, label) for x in reads]
+        self.apart(item, [x for x in reads if isinstance(x, View)], writes, label)
         found: Sequence[Any] = [None] * len(writes)
+        # An unknown predicate says anything: a kernel may count beside it.
+        for k, x in enumerate(reads):
+            if numbers[k] is None and isinstance(x, View) and x.dtype.kind == "b":
+                numbers[k] = self.draw.choice((False, True))
         is_elementwise = isinstance(item, KernelLaunch) and item.spec.is_elementwise
         if is_elementwise and item.numbers == ONE and None not in numbers:
             found = [np.ravel(x)[0] for x in run_text(item.spec.text.element, numbers)]
         for k, (view, number) in enumerate(zip(writes, found, strict=True)):
             assert isinstance(view, View)
-            self.put(view, side, f"{label}, output {k}", number)
+            self.put(view, f"{label}, output {k}", number)
 
-    def apart(self, item: Any, reads: Sequence[View], writes: Sequence[Any], side: int, label: str) -> None:
+    def apart(self, item: Any, reads: Sequence[View], writes: Sequence[Any], label: str) -> None:
         """Outputs lie apart from all inputs, but an element may be written where the same thread has read it."""
         free = (Given, Flag, Rows)
         for target in writes:
             if isinstance(target.source, free):
                 continue
-            memory, at = self.place(target, side)
+            memory, at = self.place(target)
             for view in reads:
                 if isinstance(view.source, free) or view is target:
                     continue
-                other, there = self.place(view, side)
+                other, there = self.place(view)
                 if other is not memory or not np.isin(there, at).any():
                     continue
                 is_elementwise = isinstance(item, KernelLaunch) and item.spec.is_elementwise

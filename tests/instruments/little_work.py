@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from ctrlgrad.engines import threads as sharing
-from ctrlgrad.engines.native import ahead, shared_nests
+from ctrlgrad import threads as cost_model
+from ctrlgrad.engines.native import ahead
 from ctrlgrad.engines.native.products.library import products
+from ctrlgrad.plan import sharing
 from ctrlgrad.plan.model import Kernel
 from ctrlgrad.plan.sizes import ONE, product
 
 # In instructions for one element: what a nest must have, and a part.
 WORK, PART = 12, 4
-_work_of = shared_nests.work_of
+_work_of = sharing.work_of
 
 
 def _work_of_several(kernel: Kernel) -> int:
@@ -31,8 +32,8 @@ def shared_by(threads: int) -> Iterator[None]:
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.dict(os.environ, {"CTRLGRAD_CACHE_DIR": folder}),
-        mock.patch.multiple(sharing, WORK_TO_SHARE=WORK, WORK_OF_A_PART=PART),
-        mock.patch.object(shared_nests, "work_of", _work_of_several),
+        mock.patch.multiple(cost_model, WORK_TO_SHARE=WORK, WORK_OF_A_PART=PART),
+        mock.patch.object(sharing, "work_of", _work_of_several),
     ):
         products().set_threads(threads)
         try:

@@ -13,8 +13,8 @@ from ctrlgrad.dtypes import converted, dtype_kind
 from ctrlgrad.plan.checker import Replay
 from ctrlgrad.plan.checking.memory import Cell, Content, RunningStack, Token
 from ctrlgrad.plan.expression import Expression, Instruction
-from ctrlgrad.plan.model import Array, Plan, Register, Stack, View
-from ctrlgrad.plan.places import Place
+from ctrlgrad.plan.model import Array, Piece, Plan, Register, Stack, View
+from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import Size, Sizes
 
 # Expressions computed by NumPy, at all points at once: the meaning of each primitive, checked for its dtype.
@@ -166,9 +166,18 @@ class Data(Replay):
             self.values[register.name] = np.int64(0 if row is None else np.shape(row)[axis])
         super().begin()
         for buffer in plan.buffers:
-            if buffer.is_known_at_entry:
-                nbytes = self.size(buffer.count) * buffer.dtype.itemsize
-                self.cells[Place("buffer", buffer.number)].data = poisoned(nbytes, buffer.dtype)
+            self._poison(buffer)
+
+    def forget_local(self, piece: Piece) -> None:
+        super().forget_local(piece)
+        for number in (*piece.local, *self.plan.local):
+            self._poison(self.plan.buffers[number])
+
+    def _poison(self, buffer: Buffer) -> None:
+        """Memory that is there before the run, with numbers that no program computes."""
+        if buffer.is_known_at_entry:
+            nbytes = self.size(buffer.count) * buffer.dtype.itemsize
+            self.cells[Place("buffer", buffer.number)].data = poisoned(nbytes, buffer.dtype)
 
     def given(self, number: int, cell: Cell) -> None:
         cell.data = np.frombuffer(np.ascontiguousarray(self.arguments[number]).tobytes(), np.uint8)

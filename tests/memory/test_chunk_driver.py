@@ -37,8 +37,11 @@ class Runs:
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Storage:
         raise NotImplementedError
 
-    def running(self) -> AbstractContextManager[None]:
-        return self._noted("run", "stop")
+    def __enter__(self) -> None:
+        self.log.append("run")
+
+    def __exit__(self, *_: object) -> None:
+        self.log.append("stop")
 
     def seal(self, ran: Any = None, seconds: float | None = None) -> None:
         self.log.append(("seal", ran, seconds))

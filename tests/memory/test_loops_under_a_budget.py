@@ -60,7 +60,7 @@ def test_chunks_that_will_be_computed_again_run_in_the_same_bytes(
     A chunk has five iterations, its share of the budget; the driver is called for the next entry state and at the end.
     """
     monkeypatch.setattr(chunks, "WORTH_BYTES", 0)
-    monkeypatch.setattr(Planner, "times", lambda planner, label, nbytes: ChunkTimes(1.0, 1.0, 1.0, 1.0))
+    monkeypatch.setattr(Planner, "times", lambda *_: ChunkTimes(1.0, 1.0, 1.0, 1.0, 1.0))
     monkeypatch.setattr(Planner, "_best_share", lambda planner, times: 0.0)
 
     @cg.function
@@ -80,7 +80,7 @@ def test_chunks_that_will_be_computed_again_run_in_the_same_bytes(
         overwritten = [entry for entry in session.recording.actions if isinstance(entry.action, Overwrite)]
     count = -(-length // 5)
     assert len(overwritten) > count // 3
-    first_runs = sum(isinstance(chunk, ManagedLoop) for _, chunk, _ in lent)
+    first_runs = sum(isinstance(chunk, ManagedLoop) and chunk.loop is not None for _, chunk, _ in lent)
     assert first_runs + len(overwritten) in (count, count + 1)
 
 
@@ -263,7 +263,7 @@ def test_an_error_in_the_loop_leaves_nothing_behind() -> None:
             with pytest.raises(IndexOutOfRangeError, match="4000"):
                 step(x)
             manager = session.manager()
-            assert not any(chunk.is_alive for chunk in manager.index.all())
+            assert not any(chunk.held for chunk in manager.index.all())
         assert np.isfinite(step(np.linspace(0.5, 1.0, 5000))).all()
 
 
@@ -479,3 +479,12 @@ def test_options_are_checked(wrong: dict[str, Any]) -> None:
 def test_swapping_and_recomputing_exclude_each_other() -> None:
     with pytest.raises(UserInputError, match="two ways"):
         cg.while_loop(lambda x: x < 1, lambda x: x + 1, 0, swap_memory=True, checkpoint=True)
+
+
+def test_a_loop_without_bytes_after_one_with_bytes() -> None:
+    """Measured times are per byte, so they say nothing about a loop that saves no bytes."""
+    flow = lambda x: cg.while_loop(lambda c: c[0] < 9000, lambda c: (c[0] + 1, np.sin(c[1])), (0, x))[1].sum()
+    slope = cg.function(cg.grad(flow))
+    with memory.budget(device="64 KiB"):
+        for size in (10, 0, 10, 0):
+            assert slope(np.ones(size)).shape == (size,)

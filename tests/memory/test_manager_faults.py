@@ -110,6 +110,45 @@ def test_an_interrupt_of_a_copy_reaches_the_caller_at_once(name: str) -> None:
     trial.runs(swap=True)
 
 
+@pytest.mark.parametrize("at", ["copy", "mark"])
+def test_a_block_is_read_again_after_an_interrupt_of_its_fetch(at: str) -> None:
+    """The rows of a pullback outlive the call that is interrupted."""
+    trial = Trial()
+    manager = trial.manager
+    loop = manager.loop("a loop", swap=True)
+    blocks = []
+    for _ in range(LENGTH):
+        chunk = loop.begin(None, None)
+        blocks.append(chunk.block((CHUNK,), np.dtype(np.uint8), "rows"))
+        chunk.seal(0.0)
+    loop.finish()
+    error = KeyboardInterrupt()
+    if at == "copy":
+        refused(trial, "in", 1, error)
+    else:
+        mark, streams = manager.order.mark, []
+
+        def interrupted(stream: Any) -> Any:
+            if stream is trial.device.into and not streams:
+                streams.append(stream)
+                raise error
+            return mark(stream)
+
+        manager.order.mark = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt) as caught:
+        blocks[0].open()
+    assert caught.value is error
+    for block in blocks:
+        for failure in [s.written.failure for s in block._record.slots if s is not None and s.written is not None]:
+            assert failure is None
+    blocks[0].open()
+    blocks[0].close()
+    for block in blocks:
+        block.free()
+    manager.close()
+    assert not any(manager.stats.used_bytes.values())
+
+
 def test_backups_that_all_fail_reach_the_caller() -> None:
     trial = Trial(*(Fault("fail", "out", nth) for nth in range(1, 13)))
     trial.fails(ExecutionError, "on stream 'out'", swap=True)

@@ -13,7 +13,7 @@ from memory_cases.driving import CHUNK, Driver, chunks
 from memory_cases.model import Setting, forecast
 
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.planner import ChunkTimes, copied_share, uncopied_bytes
+from ctrlgrad.memory.planner import ChunkTimes, Planner, copied_share, uncopied_bytes
 from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.recorder import Statistics
 from ctrlgrad.memory.profile.records import Recording
@@ -59,15 +59,14 @@ def run(length: int, room: int, bandwidth: float, *, blocking: bool = True, **wa
     ],
 )
 def test_the_share_that_is_copied(out: float, into: float, backward: float, share: float) -> None:
-    assert copied_share(ChunkTimes(1.0, backward, out, into)) == pytest.approx(share)
+    assert copied_share(ChunkTimes(1.0, backward, out, into, 1.0)) == pytest.approx(share)
 
 
 def test_the_share_is_the_best_of_all() -> None:
-    for out in (0.3, 1.0, 1.4, 3.0):
-        for into in (0.3, 1.0, 2.5, 5.0):
-            times = ChunkTimes(1.0, 2.0, out, into)
-            best = min(times.per_chunk(k / 200) for k in range(201))
-            assert times.per_chunk(copied_share(times)) <= best + 1e-9
+    for out, into, again in product((0.3, 1.0, 1.4, 3.0), (0.3, 1.0, 2.5, 5.0), (1.0, 2.5)):
+        times = ChunkTimes(1.0, 2.0, out, into, again)
+        best = min(times.per_chunk(k / 200) for k in range(201))
+        assert times.per_chunk(copied_share(times)) <= best + 1e-9
 
 
 def test_bytes_that_stay_uncopied() -> None:
@@ -102,7 +101,7 @@ def test_fitting_chunks_are_neither_copied_nor_recomputed() -> None:
 @in_turn("sizes, link", list(product((30, 90), (3, 5, 8, 16))), [4.0, 1.1, 0.8, 0.5, 0.25])
 def test_the_manager_is_as_quick_as_its_rules(sizes: tuple[int, int], link: float) -> None:
     length, room = sizes
-    times = ChunkTimes(1.0, 2.0, 1 / link, 1 / link)
+    times = ChunkTimes(1.0, 2.0, 1 / link, 1 / link, 1.0)
     for ways, share in (({}, None), ({"swap": True}, 1.0), ({"checkpoint": True}, 0.0)):
         result = run(length, room, link * NEEDED, **ways)
         found = forecast(Setting(length, CHUNK, STATE, room * CHUNK, times, share))
@@ -130,12 +129,21 @@ class CopiesByItself(SimulatedDevice):
 
 
 @pytest.mark.parametrize(
-    ("copying", "way"),
-    [(0.2, "copy"), (0.3, "recompute"), (1.0, "recompute"), (4.0, "recompute")],
+    ("state", "copying", "way"),
+    [
+        (CHUNK // 16, 0.3, "copy"),
+        (CHUNK // 16, 1.1, "copy"),
+        (CHUNK // 16, 1.3, "recompute"),
+        (CHUNK // 32, 0.75, "copy"),
+        (CHUNK // 32, 0.85, "recompute"),
+        (0, 0.35, "copy"),
+        (0, 0.45, "recompute"),
+        (0, 4.0, "recompute"),
+    ],
 )
-def test_where_copies_take_cores_all_chunks_go_the_way_that_takes_less(copying: float, way: str) -> None:
-    """If copies take cores, all chunks get the cheaper policy. A copy out and in counts twice its seconds; a chunk
-    computes forward for one."""
+def test_where_copies_take_cores_all_chunks_go_the_way_that_takes_less(state: int, copying: float, way: str) -> None:
+    """If copies take cores, all chunks get the cheaper policy. A copy out and in counts 1.25 times its seconds; a
+    chunk computes forward for one, and again for one to three, by its state's bytes, before a recovery is measured."""
     device = CopiesByItself(
         {"device": 1 << 30, "disk": 1 << 30},
         blocking=True,
@@ -144,7 +152,7 @@ def test_where_copies_take_cores_all_chunks_go_the_way_that_takes_less(copying: 
     )
     recording = Recording()
     manager = Manager(device, Budget(device=5 * CHUNK), recording)
-    driver = Driver(manager, chunks(40), state_bytes=STATE)
+    driver = Driver(manager, chunks(40), state_bytes=state)
     for _ in range(2):
         copies, runs = manager.stats.copies_out, manager.stats.recomputed_chunks
         driver.run()
@@ -157,6 +165,18 @@ def test_where_copies_take_cores_all_chunks_go_the_way_that_takes_less(copying: 
     better = {"copy": "computing it again", "recompute": "copying it"}[way]
     assert f"{better} would take more of the processor" in reasons
     assert not any("link" in reason for reason in reasons if "measured" not in reason)
+
+
+@pytest.mark.parametrize(("copies", "seconds"), [(0, 1e-6), (1, 1e-6), (2, 3.0), (3, 3.0)])
+def test_copies_on_the_cores_have_a_usual_time_until_two_are_measured(copies: int, seconds: float) -> None:
+    """Chunks are not copied for the sake of a measurement: an LSTM copied 16 MiB before each choice."""
+    planner = Planner(copies_take_cores=True)
+    assert planner.times("loop", 1000) is None
+    planner.loops["loop"].forward.observe(1.0, 1000)
+    for _ in range(copies):
+        planner.copied[0, 1](3.0, 1000)
+    times = planner.times("loop", 1000)
+    assert times is not None and times.out == pytest.approx(seconds) and times.into == pytest.approx(1e-6)
 
 
 def test_a_link_that_slows_down_is_measured_again() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from ctrlgrad.dtypes import BFLOAT16
 from ctrlgrad.memory import budget
-from ctrlgrad.memory.pool import ALIGNMENT, LEAST_BYTES, POOL, ArrayPool
+from ctrlgrad.memory.devices.cpu import PAGE, RAM
+from ctrlgrad.memory.pool import ALIGNMENT, LEAST_BYTES, POOL, ArrayPool, Pool
 from ctrlgrad.runtime.stack import empty
 
 DOUBLE = np.dtype(np.float64)
@@ -120,6 +121,57 @@ def test_clear_gives_back_what_is_free_and_nothing_else() -> None:
     del held
     pool.clear()
     assert pool.nbytes == 0
+
+
+def test_a_pool_is_restricted_until_more_is_in_use() -> None:
+    pool = Pool(bytearray)
+    held, *given = [pool.take(8) for _ in range(5)]
+    for buffer in given:
+        pool.give(8, buffer)
+    for more, kept in ((32, 32), (31, 24), (24, 24), (100, 24), (8, 8), (7, 0), (0, 0)):
+        pool.restrict(more)
+        assert pool.nbytes - pool.used == kept
+    given = [pool.take(8) for _ in range(2)]
+    for buffer in (*given, held):
+        pool.give(8, buffer)
+    assert pool.nbytes == 24 and pool.used == 0
+
+
+@pytest.mark.parametrize("lost", ["number", "buffer"])
+def test_a_pool_outlives_a_call_that_was_interrupted(lost: str) -> None:
+    """Ctrl-C, or a fork beside a thread that takes a buffer, leaves a number without its buffer, or the reverse."""
+    pool = Pool(bytearray)
+    for buffer in [pool.take(8) for _ in range(4)]:
+        pool.give(8, buffer)
+    if lost == "number":
+        pool._numbers[8].pop()
+    else:
+        pool._free.popitem()
+    taken = [pool.take(8) for _ in range(4)]
+    assert len({id(buffer) for buffer in taken}) == 4
+    for buffer in taken:
+        pool.give(8, buffer)
+    pool.clear()
+    assert not pool._free and pool.used == 0
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(8 * PAGE, 8), (5 * PAGE, 5), (4 * PAGE + 1, 4), (0, 0), (None, 8)])
+def test_a_session_takes_the_buffers_that_the_last_one_left(limit: int | None, kept: int) -> None:
+    """A closed session's free buffers serve the next one, as far as its budget goes."""
+    RAM.clear()
+    before = RAM.nbytes
+    with budget(device=8 * PAGE) as session:
+        taken = [session.manager().allocate((PAGE,), np.dtype(np.uint8), "x") for _ in range(8)]
+        places = {block.array.ctypes.data for block in taken}
+        for block in taken:
+            block.release()
+    assert RAM.nbytes - before == 8 * PAGE
+    with budget(device=limit) as session:
+        session.manager()
+        assert RAM.nbytes - before == kept * PAGE
+        if kept:
+            assert session.manager().allocate((PAGE,), np.dtype(np.uint8), "x").array.ctypes.data in places
+    RAM.clear()
 
 
 @pytest.mark.parametrize("limit", ["8 MiB", None])

@@ -19,7 +19,7 @@ from instruments.simulated import SimulatedDevice
 
 from ctrlgrad.memory import Budget, Manager
 from ctrlgrad.memory.devices.streams import PassedEvent
-from ctrlgrad.memory.profile.pictures import ROWS, Profile, format_page, timeline, trace, write_plot, write_trace
+from ctrlgrad.memory.profile.pictures import ROWS, Profile, format_page, timeline, trace, write_plot
 from ctrlgrad.memory.profile.records import (
     BlockEntry,
     BytesInUse,
@@ -215,7 +215,7 @@ def run(
     for number in range(chunks):
         chunk = loop.begin()
         block = chunk.block((BLOCK // 8,), np.dtype(float), "h (model.py:14)")
-        with manager.running(LOOP, "forward", LOOP, chunk.index):
+        with manager.recorder.running(LOOP, "forward", LOOP, chunk.index):
             array = block.array
             device.run(5e-4, lambda array=array, number=number: array.fill(number))
         chunk.seal(seconds=5e-4)
@@ -223,7 +223,7 @@ def run(
     loop.finish()
     for number, block in reversed(list(enumerate(blocks))):
         array = block.open()
-        with manager.running(LOOP, "backward"):
+        with manager.recorder.running(LOOP, "backward"):
             device.run(1e-3, check(array, number))
         block.close()
         block.free()
@@ -251,7 +251,7 @@ def slices(made: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_slices_of_a_row_never_overlap(recording: Profile, tmp_path: Path) -> None:
-    write_trace(recording, tmp_path / "trace.json")
+    recording.write_trace(tmp_path / "trace.json")
     made = json.loads((tmp_path / "trace.json").read_text())
     rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for event in slices(made):

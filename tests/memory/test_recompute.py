@@ -183,7 +183,7 @@ def test_states_leave_room_for_the_runs_between_them(
 
     There were 28,506 and 5,682 when states took half of a small budget, and 2,451 when they took an eighth.
     """
-    monkeypatch.setattr(Planner, "times", lambda planner, label, nbytes: ChunkTimes(1.0, 1.0, 1.0, 1.0))
+    monkeypatch.setattr(Planner, "times", lambda *_: ChunkTimes(1.0, 1.0, 1.0, 1.0, 1.0))
     monkeypatch.setattr(Planner, "_best_share", lambda planner, times: 0.0)
     for ways in ({}, {"checkpoint": True}):
         device = SimulatedDevice({"device": 1 << 20, "host": 1 << 20}, blocking=True)

@@ -176,7 +176,7 @@ def test_running_is_recorded() -> None:
     with (
         profile() as recording,
         budget(devices={"cpu": device}) as session,
-        session.manager().running("step", phase="backward", loop="loop", chunk=2),
+        session.manager().recorder.running("step", phase="backward", loop="loop", chunk=2),
     ):
         device.run(1.5)
     (slice,) = recording.computed

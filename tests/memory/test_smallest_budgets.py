@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from os import _exit, fork, waitpid, waitstatus_to_exitcode
+from signal import alarm
+from sys import settrace
+from threading import Event, get_ident
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -19,6 +26,7 @@ from ctrlgrad.memory.manager import LoopMemory, Manager
 from ctrlgrad.memory.planner import ChunkTimes, Planner
 from ctrlgrad.memory.profile.records import Take
 from ctrlgrad.memory.sizes import show_size
+from ctrlgrad.memory.turns import Turns
 from ctrlgrad.train.model import Model
 from ctrlgrad.train.settings import Settings
 
@@ -30,7 +38,7 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Choose:
     """Have the planner copy a given share of the chunks, whatever the times are."""
 
     def choose(share: float) -> None:
-        monkeypatch.setattr(Planner, "times", lambda planner, label, nbytes: ChunkTimes(1.0, 1.0, 1.0, 1.0))
+        monkeypatch.setattr(Planner, "times", lambda *_: ChunkTimes(1.0, 1.0, 1.0, 1.0, 1.0))
         monkeypatch.setattr(Planner, "_best_share", lambda planner, times: share)
 
     return choose
@@ -138,12 +146,31 @@ def slope_of_sines(length: int) -> Callable[[], Any]:
     return lambda: gradient(np.linspace(0, 1, 1000))
 
 
+def slope_of_two(length: int) -> Callable[[], Any]:
+    """As `slope_of_sines`, of two rows in each iteration."""
+
+    def flow(x: Any) -> Any:
+        body = lambda c: (c[0] + 1, 1.01 * cnp.sin(c[1]), 1.01 * cnp.cos(c[2]))
+        _, y, z = cg.while_loop(lambda c: c[0] < length, body, (0, x, x), swap_memory=True)
+        return (y + z).sum()
+
+    gradient = cg.function(cg.grad(flow), engine="native")
+    return lambda: gradient(np.linspace(0, 1, 1000))
+
+
 @pytest.mark.parametrize(
-    ("kibibytes", "iterations"), [(80, 3), (128, 6), (256, 14), (500, 30), (540, 32), (1023, 32), (1024, 32)]
+    ("slope", "kibibytes", "iterations"),
+    [
+        *[(slope_of_sines, *case) for case in ((80, 5), (128, 10), (256, 22), (350, 31), (500, 32), (1024, 32))],
+        *[(slope_of_two, *case) for case in ((128, 3), (256, 7), (500, 15), (540, 16), (1023, 16), (1024, 16))],
+    ],
 )
-def test_chunks_are_longer_under_a_small_budget_with_room(kibibytes: int, iterations: int) -> None:
-    """Two chunks fill what a small budget leaves, up to 256 KiB each. A quarter of a larger budget is as much."""
-    run = slope_of_sines(500)
+def test_chunks_are_longer_under_a_small_budget_with_room(
+    slope: Callable[[int], Callable[[], Any]], kibibytes: int, iterations: int
+) -> None:
+    """Three quarters of what a small budget leaves are for a chunk of one stack, a half for one of several, up to 256
+    KiB. A quarter of a larger budget is as much."""
+    run = slope(500)
     expected = run()
     with memory.profile() as recording, memory.budget(device=kibibytes << 10):
         np.testing.assert_array_equal(run(), expected)
@@ -177,7 +204,7 @@ def test_a_call_begins_anew_with_short_chunks_where_long_ones_leave_no_room(monk
             np.testing.assert_array_equal(run(), expected)
         (told,) = session.manager().stats.fallbacks
     assert "no room for long chunks" in told
-    assert (used, longest) == ([0, 0, 0], [0, 128 << 10, 0, 32 << 10, 0, 32 << 10])
+    assert (used, longest) == ([0, 0, 0], [0, 192 << 10, 0, 32 << 10, 0, 32 << 10])
 
 
 def test_a_call_with_effects_keeps_to_copies(choose: Choose) -> None:
@@ -308,6 +335,183 @@ def test_a_plan_of_a_function_with_a_budget_of_its_own_that_is_too_small_says_so
         memory.plan(bounded, 1000)
     assert "a budget of 1000 bytes: memory: " in str(caught.value)
     assert memory.plan(bounded, 1 << 20).least == 1
+
+
+def in_two_threads(work: Callable[[], object]) -> None:
+    """Run the same work in two threads in copies of this context; raise their errors."""
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(copy_context().run, work) for _ in range(2)]:
+            future.result(timeout=300)
+
+
+def test_two_threads_are_not_refused_in_the_least_budget_of_one() -> None:
+    """A call that is refused beside another thread's begins anew alone. Once half of such calls failed in twice the
+    least budget."""
+    run = slope_of_sines(200)
+    expected, least = run(), memory.plan(run).least
+
+    def work() -> None:
+        for _ in range(10):
+            np.testing.assert_array_equal(run(), expected)
+
+    for limit in (least, 3 * least // 2, 2 * least):
+        with memory.budget(device=limit) as session:
+            in_two_threads(work)
+            assert_no_chunks(session.manager())
+
+
+def test_two_threads_make_and_call_pullbacks_in_the_least_budget_of_one() -> None:
+    """Rows that leave a call are read in its turn. Once they were read behind it, and most such calls failed."""
+    flow = lambda x: cg.fori_loop(0, 40, lambda i, x: x + 0.01 * cnp.sin(x), x)
+
+    def run() -> Any:
+        return cg.vjp(flow, np.ones(1000))[1](np.ones(1000))[0]
+
+    expected, least = run(), memory.plan(run).least
+
+    def work() -> None:
+        for _ in range(5):
+            np.testing.assert_array_equal(run(), expected)
+
+    with memory.budget(device=least) as session:
+        in_two_threads(work)
+        assert_no_chunks(session.manager())
+
+
+def test_two_threads_are_refused_below_the_least_budget() -> None:
+    """Both calls fail, neither waits for ever, and the next call runs."""
+    run = slope_of_sines(200)
+    run()
+    limit = memory.plan(run).least - 1
+
+    def work() -> None:
+        for _ in range(5):
+            with pytest.raises(MemoryBudgetError):
+                run()
+
+    with memory.budget(device=limit) as session:
+        in_two_threads(work)
+        assert_no_chunks(session.manager())
+        assert cg.grad(lambda x: (x * x).sum())(np.ones(3)).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_callback_may_wait_for_a_call_of_another_thread() -> None:
+    """A call that the user's Python waits for is refused, and does not wait for the call around it. Once both waited
+    for ever."""
+    run, x = slope_of_sines(4), np.ones(1000)
+    run()
+
+    def in_a_thread(x: np.ndarray) -> np.ndarray:
+        pool.submit(copy_context().run, run).result(timeout=60)
+        return x
+
+    @cg.function
+    def waiting(x: Any) -> Any:
+        return cg.pure_callback(in_a_thread, cg.TensorSpec((1000,), np.float64), cnp.sin(x)) + x
+
+    with ThreadPoolExecutor(1) as pool:
+        expected = waiting(x)
+        with memory.budget(device=memory.plan(run).least) as session:
+            with pytest.raises(MemoryBudgetError):
+                waiting(x)
+            assert_no_chunks(session.manager())
+            run()
+        with memory.budget(device="1 MiB"):
+            np.testing.assert_array_equal(waiting(x), expected)
+
+
+def test_an_interrupt_between_any_two_steps_leaves_no_call_on_record() -> None:
+    """Ctrl-C in the bookkeeping of turns. Once a third of them left the call on record or the lock taken, and the next
+    refused call of another thread waited for ever."""
+    turns, here = Turns(), get_ident()
+
+    def stop_at(step: int) -> bool:
+        """Raise at a step of the bookkeeping, which has a turn for signals behind each call; false if it has fewer."""
+        left = step
+
+        def trace(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal left
+            if event == "return" and frame.f_code.co_name != "run":
+                left -= 1
+                if not left:
+                    raise KeyboardInterrupt
+            return trace
+
+        settrace(trace)
+        try:
+            turns.run(int, int)
+        except KeyboardInterrupt:
+            return True
+        finally:
+            settrace(None)
+        return False
+
+    step = 1
+    while stop_at(step):
+        step += 1
+        assert here not in turns._running
+    assert step > 3
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(turns.run, lambda: 3, int).result(timeout=20) == 3
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
+    turns, begun, go_on = Turns(), Event(), Event()
+
+    def long() -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    def refused() -> None:
+        raise MemoryBudgetError("refused")
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(turns.run, long, long)
+        assert begun.wait(60)
+        child = fork()
+        if not child:
+            alarm(30)
+            try:
+                turns.run(refused, refused)
+            except MemoryBudgetError:
+                _exit(3)
+            finally:
+                _exit(4)
+        try:
+            assert waitstatus_to_exitcode(waitpid(child, 0)[1]) == 3
+        finally:
+            go_on.set()
+        first.result(timeout=60)
+
+
+def test_a_call_waits_for_the_one_that_runs_alone() -> None:
+    """A call that began beside another and was refused runs after it; one that comes meanwhile runs after both."""
+    turns, order = Turns(), []
+    begun, refused, go_on = Event(), Event(), Event()
+
+    def long() -> None:
+        begun.set()
+        assert go_on.wait(60)
+        order.append("long")
+
+    def short() -> None:
+        refused.set()
+        raise MemoryBudgetError("refused")
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(turns.run, long, long)
+        assert begun.wait(60)
+        second = pool.submit(turns.run, short, lambda: order.append("again"))
+        assert refused.wait(60)
+        while turns._alone is None:
+            sleep(0.001)
+        third = pool.submit(turns.run, lambda: order.append("third"), long)
+        sleep(0.05)
+        assert order == []
+        go_on.set()
+        for future in (first, second, third):
+            future.result(timeout=60)
+    assert order == ["long", "again", "third"]
 
 
 def test_nothing_is_copied_in_a_budget_that_was_never_near() -> None:

@@ -121,3 +121,41 @@ def test_prefix_results_over_an_unknown_size_are_refused():
     f = cg.function(lambda x: cg.associative_scan(lambda a, b: a + b, x), signature=[cg.TensorSpec((None,))])
     with pytest.raises(CtrlgradError, match="no one known size"):
         f(B)
+
+
+def _solved_by_a_captured_matrix(xp, lax):
+    def f(a):
+        matrix = a * xp.asarray([[2.0, 1.0], [0.5, 4.0]])
+        solve = lambda matvec, b: xp.linalg.solve(matrix, b)
+        back = lambda vecmat, b: xp.linalg.solve(matrix.T, b)
+        return lax.custom_linear_solve(lambda v: matrix @ v, xp.sin(a) * xp.ones(2), solve, back).sum()
+
+    return f
+
+
+def _newton_with_a_captured_parameter(xp, lax):
+    def f(a):
+        newton = lambda f, x: lax.fori_loop(0, 9, lambda i, x: x - (x * x - a) / (2 * x), x)
+        return lax.custom_root(lambda x: x * x - a, 1.0, newton, lambda g, y: y / g(1.0) * (a / a))
+
+    return f
+
+
+def _root_in_a_loop(xp, lax):
+    root = _newton_with_a_captured_parameter(xp, lax)
+    return lambda a: lax.fori_loop(0, 3, lambda i, s: s + root(a * s), a)
+
+
+@pytest.mark.parametrize("make", [_solved_by_a_captured_matrix, _newton_with_a_captured_parameter, _root_in_a_loop])
+def test_what_a_solver_closes_over_has_no_part_in_the_derivative(make):
+    ours, theirs = make(cnp, cg), make(jnp, jax.lax)
+    x, e = 2.0, 1e-6
+    np.testing.assert_allclose(cg.grad(ours)(x), (ours(x + e) - ours(x - e)) / (2 * e), rtol=1e-7)
+    with jax.enable_x64(True):
+        for found, wanted in (
+            (cg.grad(ours)(x), jax.grad(theirs)(x)),
+            (cg.function(cg.grad(cg.grad(ours)))(x), jax.grad(jax.grad(theirs))(x)),
+            (cg.jvp(cg.grad(ours), (x,), (1.0,))[1], jax.jvp(jax.grad(theirs), (x,), (1.0,))[1]),
+            (cg.vmap(cg.grad(ours))(np.array([x, 1.5])), jax.vmap(jax.grad(theirs))(jnp.array([x, 1.5]))),
+        ):
+            np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)

@@ -120,3 +120,56 @@ def test_derivatives_are_those_of_jax(rule, place):
 
     for ours, theirs in zip(found(Ours), found(Jax), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("rule", RULES)
+def test_results_without_a_cotangent_are_those_of_jax(rule, place):
+    """Results that no cotangent reaches: of `has_aux`, of a comparison, stopped ones."""
+
+    def found(m: Any) -> list[Any]:
+        f = PLACES[place](m, rule(m))
+        handed_on = m.lib.value_and_grad(lambda x: (x * x, (f(x), m.numpy.floor(2.0 * f(x)))), has_aux=True)
+        chosen = m.lib.value_and_grad(lambda x: m.numpy.where(f(x) > 0.9, x * x, 3.0 * x))
+        stopped = m.lib.value_and_grad(lambda x: x * x + m.lib.lax.stop_gradient(f(x)))
+        points = m.numpy.stack([POINT, 0.5 * POINT])
+        given = [handed_on(POINT), chosen(POINT), stopped(POINT), m.lib.vmap(handed_on)(points)]
+        return [np.asarray(x) for x in jax.tree.leaves(given)]
+
+    for ours, theirs in zip(found(Ours), found(Jax), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_results_of_whole_loops_without_a_cotangent_are_those_of_jax(rule):
+    def found(lib: Any, m: Any) -> list[Any]:
+        f = rule(m)
+
+        def loss(x: Any) -> Any:
+            scanned = lib.lax.scan(lambda c, _: (0.4 * f(c), f(c)), x, None, length=3)
+            nested = lib.lax.fori_loop(0, 2, lambda i, c: lib.lax.cond(c > 0, lib.checkpoint(f), m.numpy.cos, c), x)
+            waited = lib.lax.while_loop(lambda c: c[1] < 3, lambda c: (0.5 * f(c[0]), c[1] + 1), (x, 0))
+            return x * x, (scanned, nested, waited, lib.lax.map(f, m.numpy.stack([x, 0.5 * x])))
+
+        return [np.asarray(x) for x in jax.tree.leaves(lib.value_and_grad(loss, has_aux=True)(POINT))]
+
+    for ours, theirs in zip(found(cg, Ours), found(jax, Jax), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_do_not_count_in_the_predicate_of_a_loop_of_rows(rule):
+    """Each row runs as often as by itself: the predicate of a loop is not differentiated."""
+
+    def found(lib: Any, m: Any) -> list[Any]:
+        f = rule(m)
+        loss = lambda x: (
+            x * x,
+            lib.lax.while_loop(lambda c: f(c[0]) > c[1], lambda c: (0.5 * c[0], c[1] + 0.3), (x, 0.1)),
+        )
+        slope = lib.value_and_grad(loss, has_aux=True)
+        points = m.numpy.stack([POINT, 0.4 * POINT])
+        return [np.asarray(x) for x in jax.tree.leaves([slope(POINT), lib.vmap(slope)(points)])]
+
+    for ours, theirs in zip(found(cg, Ours), found(jax, Jax), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9)

@@ -12,13 +12,13 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.passes import optimise
-from ctrlgrad.plan.decisions import MOST_INLINED
+from ctrlgrad.plan.decisions import MOST_INLINED, with_vectors
 from ctrlgrad.plan.printer import format_plan
 
 
 def _text(function: Any, *arguments: Any) -> str:
     graph = optimise(cg.function(function).graph(*arguments))
-    return PlanWriter(engine.plan_of(graph, engine.shapes_of(graph, arguments)), 32).function("plan")
+    return PlanWriter(with_vectors(engine.plan_of(graph, engine.shapes_of(graph, arguments)), 32)).function("plan")
 
 
 def _repeated(step: Any) -> Any:

@@ -10,9 +10,9 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.native.axes import axes_of, lanes_along, lanes_of
 from ctrlgrad.engines.native.engine import plan_of
 from ctrlgrad.plan.arguments import ArgumentShape
+from ctrlgrad.plan.axes import axes_of, lanes_along, lanes_of
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Kernel
 

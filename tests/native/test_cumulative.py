@@ -13,7 +13,8 @@ from instruments.machines import THREADS
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import optimised_graph, threads
+from ctrlgrad import threads
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.cumulative import HELD, STRIP
 from ctrlgrad.engines.native.products.library import products

@@ -15,6 +15,7 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native import engine, objects, shared_code, target
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.execution import run_on
+from ctrlgrad.plan.decisions import with_vectors
 
 RNG = np.random.default_rng(3)
 CALL = "call void @fetch("
@@ -22,7 +23,7 @@ CALL = "call void @fetch("
 
 def text_of(x: np.ndarray, signature: Any = None) -> str:
     graph = optimised_graph(cg.function(cg.grad(saving), signature=signature).graph(x))
-    return PlanWriter(engine.plan_of(graph, engine.shapes_of(graph, [x])), 32).function("plan")
+    return PlanWriter(with_vectors(engine.plan_of(graph, engine.shapes_of(graph, [x])), 32)).function("plan")
 
 
 def saving(x: Any) -> Any:
@@ -103,7 +104,9 @@ def test_rows_whose_size_the_run_knows_are_asked_then() -> None:
 
 def test_numbers_are_not_fetched() -> None:
     graph = optimised_graph(cg.function(cg.grad(lambda x: saving(x[None]))).graph(0.1))
-    assert CALL not in PlanWriter(engine.plan_of(graph, engine.shapes_of(graph, [0.1])), 32).function("plan")
+    assert CALL not in PlanWriter(with_vectors(engine.plan_of(graph, engine.shapes_of(graph, [0.1])), 32)).function(
+        "plan"
+    )
 
 
 @pytest.mark.parametrize("columns", [32, 64, 500])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,11 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import threads
-from ctrlgrad.engines.native.flat_rows import FlatRows, flat_rows
-from ctrlgrad.engines.native.nests import KernelWriter
-from ctrlgrad.engines.native.text import Writer
+from ctrlgrad import threads
+from ctrlgrad.plan.axes import axes_of, views_of
 from ctrlgrad.plan.effects import walk
-from ctrlgrad.plan.model import Kernel
+from ctrlgrad.plan.model import FlatRows, Kernel
+from ctrlgrad.plan.vectors import vectors_of
 from tests.plan.plans import plan_of
 
 # Programs of x and y (rows, columns), r (one number a row), c (one number a column) and s (a number), for NumPy or
@@ -40,11 +39,9 @@ def forms(fn: Callable[..., Any], *args: Any, vector_bytes: int = 32) -> list[Fl
     """The `FlatRows` of each kernel with several axes, or None where its rows are not computed end to end."""
     found = []
     for step in walk(plan_of(fn, *args).body):
-        if isinstance(step, Kernel):
-            nothing: Sequence[Any] = [lambda _: "%0"] * 3
-            writer = KernelWriter(Writer(), step, *nothing, lambda *_: None, vector_bytes)
-            if len(axes := writer.axes()) > 1:
-                found.append(None if writer.is_small else flat_rows(step, *axes[-2:], writer.whole_width))
+        if isinstance(step, Kernel) and len(axes_of(step, views_of(step))) > 1:
+            rows = vectors_of(step, vector_bytes, False).rows
+            found += [form for form in rows if isinstance(form, FlatRows)] or [None]
     return found
 
 

@@ -20,13 +20,13 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.engines.reference.linalg_kernels import LEAST_ELEMENTS
-from ctrlgrad.engines.threads import default_threads
 from ctrlgrad.plan.checker import check
 from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.lowering.fourier import MOST_ACROSS, MOST_ALONE, MOST_POINTS
 from ctrlgrad.plan.model import Outside, Plan, Transform
 from ctrlgrad.plan.printer import format_plan
+from ctrlgrad.threads import default_threads
 
 SIZES = (1, 2, 3, 4, 7, 8, 15, 32)
 SMOOTH = [2**a * 3**b * 5**c for a in range(13) for b in range(8) for c in range(6) if 2**a * 3**b * 5**c <= 4096]

@@ -14,6 +14,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native import engine, target
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.passes import optimise
+from ctrlgrad.plan.decisions import with_vectors
 
 COUNTS = (3, 8, 11, 16, 29, 61, 130)
 
@@ -94,7 +95,7 @@ def test_masked_lanes_are_not_bounds_checked() -> None:
 
 def _text(function: Any, *given: Any) -> str:
     graph = optimise(cg.function(function).graph(*given))
-    return PlanWriter(engine.plan_of(graph, engine.shapes_of(graph, given)), 32).function("plan")
+    return PlanWriter(with_vectors(engine.plan_of(graph, engine.shapes_of(graph, given)), 32)).function("plan")
 
 
 @pytest.mark.parametrize("name", ["gathered", "added", "strides"])

@@ -14,14 +14,14 @@ from plan.plans import graph_of
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.native import emit, engine, outlining, plan_text, sections
+from ctrlgrad.engines.native import engine, plan_text, sections
 from ctrlgrad.engines.native.engine import shapes_of
-from ctrlgrad.engines.native.outlining import weight_of
 from ctrlgrad.engines.native.plan_text import MOST_LOADED
 from ctrlgrad.frontend.carry import Carry
-from ctrlgrad.plan import decisions, fusion
+from ctrlgrad.plan import fusion, outlining, vectors
 from ctrlgrad.plan.liveness import After
 from ctrlgrad.plan.model import Array, Kernel
+from ctrlgrad.plan.outlining import weight_of
 
 
 def chain(length: int) -> tuple[Callable[..., Any], list[Any]]:
@@ -121,8 +121,8 @@ def test_work_grows_with_the_length_of_a_program(program: Any, length: int, memb
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Split every plan into several functions."""
     monkeypatch.setattr(outlining, "WHOLE", 0)
-    monkeypatch.setattr(emit, "PIECE", 100)
-    monkeypatch.setattr(decisions, "MOST_IN_ONE", 60)
+    monkeypatch.setattr(outlining, "PIECE", 100)
+    monkeypatch.setattr(vectors, "MOST_IN_ONE", 60)
     monkeypatch.setattr(sections, "SECTION", 30)
 
 
@@ -150,7 +150,7 @@ def test_fusion_finds_what_reads_an_array_by_the_array(monkeypatch: pytest.Monke
 def test_a_plan_is_cut_where_its_weight_is_more_than_that_of_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, arguments = gradient_of(products, 10)
     weight = sum(map(weight_of, engine.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps))
-    monkeypatch.setattr(emit, "PIECE", 100)
+    monkeypatch.setattr(outlining, "PIECE", 100)
     for limit, is_cut in ((weight - 1, True), (weight, False), (weight + 1, False)):
         monkeypatch.setattr(outlining, "WHOLE", limit)
         assert ("define internal i1 @piece" in text_of(graph, arguments)) == is_cut
@@ -163,7 +163,7 @@ def test_a_function_takes_steps_up_to_its_weight(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(outlining, "WHOLE", 0)
 
     def functions(limit: int) -> int:
-        monkeypatch.setattr(emit, "PIECE", limit)
+        monkeypatch.setattr(outlining, "PIECE", limit)
         return text_of(graph, arguments).count("define internal i1 @piece")
 
     steps = engine.plan_of(graph, shapes_of(graph, arguments), (), frozenset()).body.steps
@@ -282,7 +282,7 @@ def test_a_function_loads_a_bounded_count_of_numbers_where_it_starts(
         return functools.reduce(lambda total, x: 0.5 * total + x, xs)
 
     monkeypatch.setattr(outlining, "WHOLE", 0)
-    monkeypatch.setattr(emit, "PIECE", 1 << 20)
+    monkeypatch.setattr(outlining, "PIECE", 1 << 20)
     arguments = list(np.linspace(0.1, 0.9, count))
     functions = re.split(r"^define", text_of(graph_of(f, *arguments), arguments), flags=re.M)
     assert max(len(re.findall(r"%e\d+ = load double", text)) for text in functions) == min(count, MOST_LOADED)
@@ -321,7 +321,7 @@ def test_a_kernel_of_several_functions_computes_the_same(
     arguments = [x[:points], y]
     slope = lambda x, y: (fn(x, y), cg.grad(lambda x, y: fn(x, y)[0], argnums=(0, 1))(x, y))
     graph, expected = graph_of(slope, *arguments), cg.tree.leaves(cg.function(slope, engine="reference")(*arguments))
-    monkeypatch.setattr(decisions, "MOST_IN_ONE", 20)
+    monkeypatch.setattr(vectors, "MOST_IN_ONE", 20)
     monkeypatch.setattr(sections, "SECTION", most)
     assert text_of(graph, arguments).count("define internal void @section") > 2
     for found, wanted in zip(engine.Patterns(graph).run(arguments), expected, strict=True):
@@ -334,9 +334,9 @@ def test_a_kernel_is_cut_where_its_weight_is_more_than_that_of_one_function(monk
     graph = graph_of(fn, *arguments)
     kernel = next(s for s in engine.plan_of(graph, shapes_of(graph, arguments)).body.steps if isinstance(s, Kernel))
     views = len(kernel.operands) + len(kernel.writes)
-    weight = len(kernel.expression.instructions) + decisions.MEMORY_WEIGHT * views
+    weight = len(kernel.expression.instructions) + vectors.MEMORY_WEIGHT * views
     for limit, is_cut in ((weight - 1, True), (weight, False), (weight + 1, False)):
-        monkeypatch.setattr(decisions, "MOST_IN_ONE", limit)
+        monkeypatch.setattr(vectors, "MOST_IN_ONE", limit)
         assert ("@section" in text_of(graph, arguments)) == is_cut
 
 
@@ -351,7 +351,7 @@ def test_sections_take_instructions_up_to_their_weight(monkeypatch: pytest.Monke
     assert found[-1].end == len(kernel.expression.instructions)
     for section in found[:-1]:
         inside = kernel.expression.instructions[section.start : section.end]
-        weights = [decisions.MEMORY_WEIGHT if i.op == "load" else 1 for i in inside]
+        weights = [vectors.MEMORY_WEIGHT if i.op == "load" else 1 for i in inside]
         assert sum(weights[:-1]) < most <= sum(weights)
     # A slot holds one value at a time, from the section that writes it to the last section that reads it.
     until = {n: max((k for k, s in enumerate(found) if n in s.before), default=len(found)) for n in slots}
@@ -369,7 +369,7 @@ def test_compiled_text_of_a_long_kernel_is_linear_and_its_functions_are_bounded(
         texts = re.split(r"^define", text_of(*gradient_of(chain_of_arrays, length)), flags=re.M)[1:]
         return [text.count("\n") for text in texts]
 
-    monkeypatch.setattr(decisions, "MOST_IN_ONE", 100)
+    monkeypatch.setattr(vectors, "MOST_IN_ONE", 100)
     monkeypatch.setattr(sections, "SECTION", 100)
     short, long = functions(80), functions(320)
     assert max(long) <= 1.5 * max(short)

@@ -19,6 +19,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.emit import PlanWriter
+from ctrlgrad.plan.decisions import with_vectors
 
 
 def loss(x: Any, w: Any) -> Any:
@@ -35,7 +36,9 @@ def loss(x: Any, w: Any) -> Any:
 
 def assembly(vector_bytes: int, fn: Callable[..., Any], *given: Any) -> str:
     graph = optimised_graph(cg.function(fn).graph(*given))
-    text = PlanWriter(engine.plan_of(graph, engine.shapes_of(graph, given)), vector_bytes).function("plan")
+    text = PlanWriter(with_vectors(engine.plan_of(graph, engine.shapes_of(graph, given)), vector_bytes)).function(
+        "plan"
+    )
     features = "+avx,+avx2,+fma" + (",+avx512f,+avx512vl,+avx512dq,+avx512bw" if vector_bytes == 64 else "")
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
@@ -115,7 +118,7 @@ def test_every_function_with_nests_aligns_its_stack() -> None:
     names = set()
     for graph, argument in ((twice, w), (shared, long)):
         graph = optimised_graph(graph)
-        text = PlanWriter(engine.plan_of(graph, engine.shapes_of(graph, [argument])), 32).function("plan")
+        text = PlanWriter(with_vectors(engine.plan_of(graph, engine.shapes_of(graph, [argument])), 32)).function("plan")
         for name, attributes in re.findall(
             r"^define (?:internal )?void @(plan|nest0|part0)\([^)]*\)(.*) \{", text, re.M
         ):

@@ -22,8 +22,8 @@ from ctrlgrad.engines.native.objects import ObjectCode
 from ctrlgrad.engines.native.products import blocks, kernels, library, pool, real, routines, times, transforms
 from ctrlgrad.engines.native.products.library import Products, products
 from ctrlgrad.engines.native.products.tiles import heights, tile_name, widths
-from ctrlgrad.engines.threads import MOST_THREADS, WORK_TO_SHARE, woken
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.threads import MOST_THREADS, WORK_TO_SHARE, woken
 
 TOLERANCE = {"f": 2e-5, "d": 1e-12}
 
@@ -290,8 +290,6 @@ def test_two_python_threads_multiply_at_once(native: Products) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:os.fork.. was called:RuntimeWarning")
 def test_a_forked_child_has_threads_of_its_own(native: Products) -> None:
     native.set_threads(2)
     rng = np.random.default_rng(11)

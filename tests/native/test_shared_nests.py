@@ -12,12 +12,15 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import optimised_graph, threads
-from ctrlgrad.engines.native import engine, shared_nests
+from ctrlgrad import threads
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.products.library import products
+from ctrlgrad.plan import sharing
 from ctrlgrad.plan.checker import check
 from ctrlgrad.plan.checking.memory import PlanError
+from ctrlgrad.plan.decisions import with_vectors
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Kernel, Plan, Share
 from ctrlgrad.plan.printer import format_plan
@@ -44,7 +47,7 @@ def plan_of(fn: Callable[..., Any], *args: np.ndarray) -> Plan:
 
 
 def text_of(fn: Callable[..., Any], *args: np.ndarray) -> str:
-    return PlanWriter(plan_of(fn, *args), 32).function("plan")
+    return PlanWriter(with_vectors(plan_of(fn, *args), 32)).function("plan")
 
 
 def updated(x: Any, y: Any) -> Any:
@@ -257,7 +260,7 @@ def test_a_plan_says_which_kernels_are_shared_and_the_checker_judges_it(little_w
     plan = plan_of(lambda x: cnp.sum(x * x, axis=0), X[:, :128])
     ((kernel, share),) = plan.shares.items()
     assert share == Share((0,), 1, 37, has_results=True)
-    assert "kernel [37,128], 37 parts along 0 with results of their own {" in format_plan(plan)
+    assert "kernel [37,128], 37 parts along 0 with results of their own {" in format_plan(with_vectors(plan, 0))
     for right in (share, Share((0,), 10, 4, has_results=True), Share((1,), 64, 2)):
         check(replace(plan, shares={kernel: right}))
     for wrong, told in (
@@ -293,7 +296,7 @@ def test_parts_come_in_pairs() -> None:
         return re.findall(r"call void @cg_parallel\(.*, i64 (\d+), i64 \d+\)", text)
 
     # Instructions per element: a call, two loads, a product and a store.
-    assert shared_nests.CALL + 4 == 24
+    assert sharing.CALL + 4 == 24
     assert [calls(rows) for rows in (100, 200, 300, 600)] == [[], ["4"], ["8"], ["16"]]
 
 
@@ -360,3 +363,23 @@ def test_sleeping_threads_are_woken_as_work_grows(asleep: int) -> None:
 def test_much_work_has_more_parts_than_threads() -> None:
     per_part = threads.WORK_OF_A_PART
     assert [threads.parts_of(k * per_part) for k in (4, 63, 64, 255, 256, 10000)] == [4, 32, 64, 128, 256, 256]
+
+
+def test_results_of_parts_need_no_more_of_the_stack_where_a_function_has_many_nests(little_work: None) -> None:
+    """Nests that reduce, check their indices or add up along rows use the same memory in turn."""
+    where = RNG.integers(0, len(X), 37)
+
+    def on_the_stack(count: int) -> int:
+        def nests(x: Any, where: Any) -> Any:
+            y = cnp.ones(x.shape[1])
+            for _ in range(count):
+                y = cnp.cumsum((x[where] * y).max(0).sum() + x[0] + x.sum(), 0)
+            return y
+
+        plan = plan_of(nests, X, where)
+        assert sum(share.has_results for share in plan.shares.values()) > count
+        text = PlanWriter(with_vectors(plan, 32)).function("plan")
+        (body,) = re.findall(r"define void @plan\(.*?\n}", text, re.DOTALL)
+        return sum(int(n) for n in re.findall(r"= alloca \[(\d+) x (?:i8|double|i64)\], align 64", body))
+
+    assert on_the_stack(4) == on_the_stack(12) > 0

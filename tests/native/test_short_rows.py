@@ -16,6 +16,7 @@ from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Kernel
+from ctrlgrad.plan.vectors import vectors_of
 from tests.plan.plans import plan_of
 
 REDUCTIONS = {
@@ -83,7 +84,7 @@ def text_of(function: Any, shape: tuple[int, ...], vector_bytes: int, **given: A
     (kernel,) = (step for step in walk(plan.body) if isinstance(step, Kernel))
     writer = Writer()
     places: Sequence[Any] = [lambda _: "%x", lambda _: "%n", lambda size: str(size.factor) if size.is_known else "%n"]
-    KernelWriter(writer, kernel, *places, lambda *_: None, vector_bytes).write()
+    KernelWriter(writer, kernel, *places, lambda *_: None, vectors_of(kernel, vector_bytes, False)).write()
     return writer.function("void @f()")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 
@@ -233,3 +236,50 @@ def test_slots_that_nobody_wrote_are_made_at_once(monkeypatch: pytest.MonkeyPatc
             for a, b in zip(cg.tree.leaves(found), cg.tree.leaves(expected), strict=True):
                 np.testing.assert_array_equal(a, b)
     assert not one_by_one
+
+
+LONG_ROWS = """
+import resource
+import numpy as np
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+
+def loss(x):
+    return cnp.sum(cg.fori_loop(0, 2, lambda i, y: cnp.sin(y) * y, x))
+
+gradient = cg.function(cg.grad(loss), engine="native")
+expected = gradient(np.full(3, 0.5))
+with open("/proc/self/statm") as file:
+    taken = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (900 << 20),) * 2)
+found = gradient(np.full(1 << 23, 0.5))
+assert found.min() == found.max() and abs(found[0] - expected[0]) < 1e-15
+"""
+
+
+def test_a_block_of_long_rows_has_few_rows() -> None:
+    """Two iterations save rows of 64 MiB in 900 MiB. A block had 16 rows at least, so rows of 2 GiB asked for 32."""
+    environment = {**os.environ, "CTRLGRAD_THREADS": "1"}
+    found = subprocess.run([sys.executable, "-c", LONG_ROWS], env=environment, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "expected"), [(4096 - 8, 16), (4096, 16), (4096 + 8, 15), (1 << 16, 1), (1 << 17, 1)]
+)
+def test_rows_of_the_first_block(nbytes: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just below, at and just above the most bytes of a block that is made ahead, 64 KiB here."""
+    monkeypatch.setattr(stacks, "MOST_AHEAD", 1 << 16)
+    monkeypatch.setattr(stacks, "CHUNK_BYTES", 1)
+    made: list[int] = []
+    lend = stacks.FrameStack.lend
+    monkeypatch.setattr(
+        stacks.FrameStack,
+        "lend",
+        lambda self, source, shape, rows: made.append(rows) or lend(self, source, shape, rows),
+    )
+    x = np.full(nbytes // 8, 0.5)
+    cg.grad(
+        lambda x: cnp.sum(cg.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, cnp.sin(c[1]) * c[1]), (0, x))[1])
+    )(x)
+    assert set(made) == {expected}

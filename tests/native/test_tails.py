@@ -15,8 +15,10 @@ from ctrlgrad.engines.native import engine, target
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
 from ctrlgrad.engines.native.text import Writer
+from ctrlgrad.plan.decisions import with_vectors
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Kernel
+from ctrlgrad.plan.vectors import vectors_of
 from tests.plan.plans import plan_of
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 33, 50, 100, 101)
@@ -116,7 +118,7 @@ def test_no_element_is_computed_on_its_own(n: int | None) -> None:
     (kernel,) = (step for step in walk(plan.body) if isinstance(step, Kernel))
     writer = Writer()
     nothing: list[Any] = [lambda _: "%a", lambda _: "%r", lambda s: str(s.factor) if s.is_known else "%n"]
-    KernelWriter(writer, kernel, *nothing, cannot_fail, 32).write()
+    KernelWriter(writer, kernel, *nothing, cannot_fail, vectors_of(kernel, 32, False)).write()
     assert set(re.findall(r"@cg_exp_\w+", writer.function("void @f()"))) == {f"@cg_exp_float64_v{4 if n == 3 else 8}"}
 
 
@@ -139,7 +141,7 @@ def test_pairs_of_vectors(size: int, apart: int, nested: int) -> None:
     def vectors(fn: Any) -> set[str]:
         x = np.ones(64, "float32")
         graph = optimised_graph(cg.function(fn).graph(x))
-        text = PlanWriter(engine.plan_of(graph, engine.shapes_of(graph, [x])), size).function("plan")
+        text = PlanWriter(with_vectors(engine.plan_of(graph, engine.shapes_of(graph, [x])), size)).function("plan")
         return set(re.findall(r"cg_tanh_float32_v(\d+)", text))
 
     assert vectors(lambda x: cnp.tanh(x) + cnp.exp(x)) == {str(apart)}

@@ -17,6 +17,7 @@ from ctrlgrad.engines.native import engine, target
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.runtime import Frame
+from ctrlgrad.plan.decisions import with_vectors
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Plan, Pop, Push
 
@@ -30,7 +31,7 @@ def plan_of(fn: Callable[..., Any], *args: Any) -> Plan:
 
 def text_of(plan: Plan) -> str:
     """The text for a machine with vectors of 32 bytes."""
-    return PlanWriter(plan, 32).function("plan")
+    return PlanWriter(with_vectors(plan, 32)).function("plan")
 
 
 def lstm(wx: Any, wh: Any, b: Any, xs: Any) -> Any:
@@ -109,7 +110,7 @@ def test_words_of_stacks_are_near_only_where_loops_use_them() -> None:
     for name, fn in (("branch", branch), ("loop", loop)):
         plan = plan_of(cg.grad(fn), np.linspace(0.0, 1.0, 16))
         assert () in plan.rows.values()
-        kept[name] = len(PlanWriter(plan, 32).words_of_numbers(plan.body.steps))
+        kept[name] = len(plan.near)
     assert kept["branch"] == 0 < kept["loop"]
 
 

@@ -27,10 +27,6 @@ TABLE = {
     "ctrlgrad/engines/native/ahead.py": {
         "MOST_THREADS": "threads that compile: no number of any result",
     },
-    "ctrlgrad/engines/native/axes.py": {
-        "2": "vectors",
-        "8": "bytes of an element, of which there are four",
-    },
     "ctrlgrad/engines/native/cumulative.py": {
         "HELD": "cumulative",
         "MOST_LANES": "cumulative",
@@ -38,9 +34,6 @@ TABLE = {
     },
     "ctrlgrad/engines/native/elements.py": {
         "2": "lanes of a pair of vectors: no size",
-    },
-    "ctrlgrad/engines/native/emit.py": {
-        "PIECE": "weight of a function of a long plan: tests/native/test_long_plans.py",
     },
     "ctrlgrad/engines/native/engine.py": {
         "2": "nests",
@@ -54,36 +47,17 @@ TABLE = {
     "ctrlgrad/engines/native/factor_calls.py": {
         "threads.WORK_TO_SHARE": "factor_batches",
     },
-    "ctrlgrad/engines/native/flat_rows.py": {
-        "2": "vectors",
-        "MOST_TOGETHER": "chains",
-        "MOST_VECTORS": "vectors",
-    },
     "ctrlgrad/engines/native/frame_memory.py": {
         "2": "memory that grows by doubling: tests/native/test_memory_between_runs.py",
         "IDLE_BYTES": "nests",
-    },
-    "ctrlgrad/engines/native/nests.py": {
-        "16": "bytes of a vector: each width runs",
-        "2 UNROLL": "vectors",
-        "4": "bytes of a dtype",
-        "MANY": "nests",
-        "MOST_OF_A_TURN": "chains",
-        "MOST_SINGLE": "nests",
     },
     "ctrlgrad/engines/native/objects.py": {
         "_ABANDONED": "an age, no size",
         "_UNLOOKED_BYTES": "bytes on disk: tests/native/test_objects.py",
     },
-    "ctrlgrad/engines/native/outlining.py": {
-        "PIECE": "weight of a function of a long plan: tests/native/test_long_plans.py",
-        "WHOLE": "weight of a plan that is one function: tests/native/test_long_plans.py",
-    },
     "ctrlgrad/engines/native/plan_text.py": {
         "MOST_APART": "numbers and arrays of a function of a long plan: tests/native/test_long_plans.py",
         "MOST_LOADED": "numbers of a function of a long plan: tests/native/test_long_plans.py",
-        "MOST_SMALL": "buffers",
-        "SMALL": "nests",
     },
     "ctrlgrad/engines/native/sections.py": {
         "SECTION": "weight of a section: tests/native/test_long_plans.py",
@@ -139,25 +113,10 @@ TABLE = {
     "ctrlgrad/engines/native/products/triangular.py": {
         "BLOCK": "factors",
     },
-    "ctrlgrad/engines/native/rows_across.py": {
-        "TOGETHER": "nests",
-    },
-    "ctrlgrad/engines/native/shared_nests.py": {
-        "LANES": "transforms",
-        "MOST_RESULTS RESULT_BYTES": "nests",
-    },
-    "ctrlgrad/engines/native/short_rows.py": {
-        "MOST_INSTRUCTIONS": "chains",
-        "MOST_TOGETHER": "chains",
-        "MOST_VECTORS": "vectors",
-        "ROWS": "vectors",
-    },
-    "ctrlgrad/engines/native/stack_text.py": {
-        "MOST_NEAR": "stacks",
-    },
     "ctrlgrad/engines/native/stacks.py": {
         "CHUNK_BYTES": "stacks",
         "LEAST_ROWS": "stacks",
+        "LEAST_ROWS MOST_AHEAD": "rows of a block: tests/native/test_stack_memory.py",
         "MOST_KEPT": "stacks",
         "SHARE": "stacks",
     },
@@ -169,18 +128,42 @@ TABLE = {
         "40": "times between turns, and iterations that follow from them",
         "BETWEEN 16.0": "times between turns, and iterations that follow from them",
     },
+    "ctrlgrad/plan/axes.py": {
+        "2": "vectors",
+        "8": "bytes of an element, of which there are four",
+    },
     "ctrlgrad/plan/checker.py": {
         "0.3": JUDGE,
         "MOST_STEPS": JUDGE,
+    },
+    "ctrlgrad/plan/checking/decisions.py": {
+        "4": "bytes of a dtype",
+        "MOST_LOCAL": JUDGE,
     },
     "ctrlgrad/plan/checking/steps.py": {
         "MOST_POINTS": JUDGE,
     },
     "ctrlgrad/plan/decisions.py": {
         "MOST_INLINED": "calls",
-        "MOST_INSTRUCTIONS": "chains",
-        "MOST_POINTS": "nests",
+    },
+    "ctrlgrad/plan/vectors.py": {
+        "16": "bytes of a vector: each width runs",
+        "2": "vectors",
+        "2 UNROLL": "vectors",
+        "4": "bytes of a dtype",
+        "FLAT_INSTRUCTIONS": "chains",
+        "FLAT_VECTORS": "vectors",
+        "MANY": "nests",
         "MEMORY_WEIGHT MOST_IN_ONE": "weight of a kernel in one function: tests/native/test_long_plans.py",
+        "MOST_INSTRUCTIONS": "chains",
+        "MOST_OF_AN_ELEMENT": "chains",
+        "MOST_OF_A_TURN": "chains",
+        "MOST_POINTS": "nests",
+        "MOST_SINGLE": "nests",
+        "MOST_TOGETHER": "chains",
+        "MOST_VECTORS": "vectors",
+        "ROWS": "vectors",
+        "TOGETHER": "nests",
     },
     "ctrlgrad/plan/columns.py": {
         "2": "a number of axes",
@@ -231,8 +214,19 @@ TABLE = {
         "FEW": "sorts",
         "MANY": "sorts",
     },
+    "ctrlgrad/plan/outlining.py": {
+        "MOST_NEAR": "stacks",
+        "MOST_SMALL": "buffers",
+        "PIECE": "weight of a function of a long plan: tests/native/test_long_plans.py",
+        "SMALL": "nests",
+        "WHOLE": "weight of a plan that is one function: tests/native/test_long_plans.py",
+    },
     "ctrlgrad/plan/packing.py": {
         "LEAST_ELEMENTS": "products",
+    },
+    "ctrlgrad/plan/sharing.py": {
+        "LANES": "transforms",
+        "MOST_RESULTS RESULT_BYTES": "nests",
     },
     "ctrlgrad/plan/tiling.py": {
         "2": "nests",
@@ -266,6 +260,9 @@ TABLE = {
     "memory/planner.py": {
         "1e-09": POLICY,
         "COST_OF_CORES": POLICY,
+        "FIRST_COPIES": POLICY,
+        "FRESHNESS": POLICY,
+        "MOST_RUNS RUNS_FOR_STATES": "a state's share of its chunk: tests/memory/test_planner.py",
         "2 3": POLICY,
     },
     "memory/pool.py": {

@@ -206,6 +206,9 @@ def test_a_layer_says_what_does_not_fit(call, words):
         (lambda: cg.zeros, "ctrlgrad.numpy.zeros"),
         (lambda: cg.scipy.integrate, "a while_loop (recipe 'Adaptive solvers with events')"),
         (lambda: cg.optim.Adam, "ctrlgrad.optim.adam(rate)"),
+        (lambda: cg.random.seed, "key = ctrlgrad.random.key(seed)"),
+        (lambda: cg.random.randn, "ctrlgrad.random.normal(key, shape)"),
+        (lambda: cg.random.shuffle, "ctrlgrad.random.permutation(key, x)"),
         (lambda: cg.optim.lr_scheduler, "ctrlgrad.optim.cosine_decay_schedule"),
     ],
 )

@@ -240,7 +240,7 @@ LAX = {
     "dot_general": lambda lax, x: lax.dot_general(x, x[:, :2], (((2,), (2,)), ((0,), (0,)))),
     "clamp": lambda lax, x: lax.clamp(2.5, x, 7.5),
     "select_n": lambda lax, x: lax.select_n(x > 5, x, -x),
-    "round": lambda lax, x: lax.round(x / 2),
+    "round": lambda lax, x: (lax.round(x / 2), lax.round(np.array([np.inf, -np.inf, -0.4, 2.5, -2.5, 1e300]))),
     "rsqrt": lambda lax, x: lax.rsqrt(x + 1),
     "reduce": lambda lax, x: [getattr(lax, f"reduce_{n}")(x, (0, 2)) for n in ("sum", "max", "min", "prod")],
     "iota": lambda lax, x: (lax.iota(np.float64, 3), lax.broadcasted_iota(np.int32, (2, 3), 1)),

@@ -15,7 +15,9 @@ from random_programs.generate import generate
 
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.plan.checker import check
+from ctrlgrad.plan.checking.decisions import check_vectors
 from ctrlgrad.plan.chunks import loop_plan, loops_in_chunks
+from ctrlgrad.plan.decisions import with_vectors
 from ctrlgrad.plan.model import Plan
 from ctrlgrad.plan.placement import place
 
@@ -25,7 +27,9 @@ PER_RUN = 10
 
 
 def check_all(plan: Plan) -> None:
-    """Check the plan, and again with chunks of its loops run a second time."""
+    """Check the plan, for vectors of each width, and again with chunks of its loops run a second time."""
+    for nbytes in (16, 32, 64):
+        check_vectors(with_vectors(plan, nbytes), pytest.fail)
     check(plan)
     for found in loops_in_chunks(plan):
         if found.can_repeat:

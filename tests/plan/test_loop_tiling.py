@@ -16,6 +16,7 @@ from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.execution import run_on
 from ctrlgrad.plan import tiling
+from ctrlgrad.plan.decisions import with_vectors
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Loop, Tiles
 from ctrlgrad.plan.tiling import loop_tiles
@@ -166,4 +167,4 @@ def test_kernels_that_threads_share_stay_whole() -> None:
     plan = engine.plan_of(graph, engine.shapes_of(graph, [x, np.ones(5)]))
     (loop,) = (step for step in walk(plan.body) if isinstance(step, Loop))
     assert loop_tiles(loop, plan) is not None and loop not in plan.tiles
-    assert "@cg_parallel" in PlanWriter(plan, 32).function("plan")
+    assert "@cg_parallel" in PlanWriter(with_vectors(plan, 32)).function("plan")

@@ -19,6 +19,7 @@ from programs import BY_NAME
 import ctrlgrad as cg
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.ir import Graph
+from ctrlgrad.plan import outlining
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Kernel, Loop, Plan, Product, Push
 from ctrlgrad.plan.printer import format_plan
@@ -77,6 +78,13 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_golden_text(name: str, update_golden: bool) -> None:
     same(name, format_plan(placed(*EXAMPLES[name]())), update_golden)
+
+
+def test_text_of_a_long_plan(monkeypatch: pytest.MonkeyPatch, update_golden: bool) -> None:
+    """A long plan says which steps each of its functions has, and what the function keeps near."""
+    monkeypatch.setattr(outlining, "WHOLE", 0)
+    monkeypatch.setattr(outlining, "PIECE", 150)
+    same("functions_of_a_long_plan", format_plan(placed(*small("gradient_of_a_loop"))), update_golden)
 
 
 def same(name: str, text: str, update_golden: bool) -> None:

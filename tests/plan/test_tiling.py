@@ -18,6 +18,7 @@ from ctrlgrad.execution import run_on
 from ctrlgrad.plan import tiling
 from ctrlgrad.plan.checker import check
 from ctrlgrad.plan.checking.memory import PlanError
+from ctrlgrad.plan.decisions import with_vectors
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.expression import ExpressionBuilder
 from ctrlgrad.plan.model import Array, Block, Kernel, Loop, Operand, Plan, Step, Tiles, View, Write
@@ -168,7 +169,7 @@ def test_compiled_tiles_compute_what_the_reference_engine_computes(
         given = [x, np.int64(5)]
         plan = engine.plan_of(graph, engine.shapes_of(graph, given))
         if size >= 9:
-            assert "@llvm.smin.i64" in PlanWriter(plan, 32).function("plan")
+            assert "@llvm.smin.i64" in PlanWriter(with_vectors(plan, 32)).function("plan")
         (found,), (expected,) = (run_on(name, graph, given) for name in ("native", "reference"))
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
@@ -177,7 +178,7 @@ def test_short_vectors_of_a_known_size_have_no_tiles() -> None:
     x = np.ones(100)
     graph = optimised_graph(_program(False).graph(x, np.int64(5)))
     plan = engine.plan_of(graph, engine.shapes_of(graph, [x, np.int64(5)]))
-    assert "@llvm.smin.i64" not in PlanWriter(plan, 32).function("plan")
+    assert "@llvm.smin.i64" not in PlanWriter(with_vectors(plan, 32)).function("plan")
 
 
 def shifted(x: Any, by: int) -> Any:

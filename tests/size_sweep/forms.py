@@ -373,7 +373,7 @@ def loops(draw: random.Random) -> Form:
                 f"m.fori({min(iterations, 30)}, lambda i, c: np.linalg.solve(y, c), x)",
                 (Argument((max(narrow, 1),)), Argument((max(narrow, 1),) * 2, "well")),
             ),
-            Form(f"m.fori({min(iterations, 40)}, lambda i, c: np.cumsum(c) / {max(row, 1)} + x, x)", (x,)),
+            Form(f"m.fori({min(iterations, 40)}, lambda i, c: np.cumsum(c) / x.shape[0] + x, x)", (x,)),
             Form(
                 "np.sum(m.scan(lambda c, r: (c + 1, m.fori(3, lambda i, d: d * np.cos(r), r)), 0.0, x)[1], axis=0)",
                 (rows,),

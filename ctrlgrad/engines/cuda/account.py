@@ -27,18 +27,6 @@ from ctrlgrad.runtime.stack import Storage
 _BYTE = np.dtype(np.uint8)
 
 
-class Counted:
-    """Bytes that are counted as long as this lives."""
-
-    __slots__ = ("_reservation",)
-
-    def __init__(self, reservation: Reservation) -> None:
-        self._reservation = reservation
-
-    def __del__(self) -> None:
-        self._reservation.release()
-
-
 class RunMemory:
     """Counts what one run allocates. Implements `ctrlgrad.engines.cuda.library.Memory`."""
 
@@ -57,7 +45,7 @@ class RunMemory:
     def device(self) -> Any:
         return self.manager.device
 
-    def count(self, nbytes: int) -> Counted | None:
+    def count(self, nbytes: int) -> Reservation | None:
         """See to it that there is room for an array; its bytes count as long as the result lives.
 
         Raises `MemoryBudgetError` where no room can be made.
@@ -65,7 +53,7 @@ class RunMemory:
         if not self._is_counting:
             return None
         self.settle()
-        return Counted(self.manager.reserve(nbytes, "a value of the computation"))
+        return self.manager.reserve(nbytes, "a value of the computation")
 
     def allocate(self, nbytes: int) -> Any:
         """Bytes from the manager itself, where the card is full although the budget has room: blocks leave for them.

@@ -2,8 +2,8 @@
 manager moves, or has by running the chunk again.
 
 Of nested loops the outermost one that carries a stack has the chunks; those inside push into the current chunk. A
-chunk of a loop over chunks (`ctrlgrad.passes.distribution`) is one iteration. A masked loop asks its predicate at the
-end of a chunk at the latest. Stacks that begin and end inside one such chunk count as other values do.
+chunk of a loop over chunks (`ctrlgrad.passes.distribution`) is one iteration. Stacks that begin and end inside one such
+chunk count as other values do.
 
 A chunk gets blocks, fills them and leaves them to the manager. A carry that is a view into the chunk's own blocks is
 copied; else the blocks could not leave. A chunk is run again from a copy of the arrays and numbers that it began with,
@@ -13,22 +13,19 @@ used again. The copies count as entry states, and not as values of the computati
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from ctrlgrad.engines.block_kernels import describe
-from ctrlgrad.engines.cuda.account import RunMemory, Saved
-from ctrlgrad.engines.cuda.context import Context, Speculation
+from ctrlgrad.engines.cuda.account import RunMemory
+from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.placement import DEVICE, Places
 from ctrlgrad.engines.cuda.prepared.runner import Body, Iterations, LoopState, Way
 from ctrlgrad.engines.cuda.program import Values
-from ctrlgrad.engines.cuda.stacks import DeviceStack, Managed, Supply
+from ctrlgrad.engines.cuda.stacks import DeviceStack, PushedChunk, RowSupply
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.ir import Loop, Node, StackType, TensorType, Trait, attributes, walk
 from ctrlgrad.ir.control import Carry
@@ -36,8 +33,8 @@ from ctrlgrad.ir.flow import in_an_iteration
 from ctrlgrad.memory.devices.device import Event
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.records import record
-from ctrlgrad.runtime.chunks import UNBOUNDED, ChunkDriver, Closed, EntryState, Lengths, Replay, bytes_of, managed
-from ctrlgrad.runtime.stack import Block, Blocks
+from ctrlgrad.runtime.chunks import UNBOUNDED, ChunkDriver, Closed, EntryState, Lengths, ManagedLoop, Replay, bytes_of
+from ctrlgrad.runtime.stack import Blocks
 
 
 @record
@@ -64,7 +61,8 @@ def roles_of(node: Node) -> StackRoles:
     """The roles of a loop's stacks."""
     loop = Loop.of(node)
     pushed: dict[int, PushedStack] = {}
-    can_replay, pops = not any(Trait.EFFECT in inner.op.traits for inner in walk(loop.body)), False
+    inside = (inner for region in (loop.cond, loop.body) for inner in walk(region))
+    can_replay, pops = not any(Trait.EFFECT in inner.op.traits for inner in inside), False
     stacks = [(i, c, t) for i, c in enumerate(loop.carries) if isinstance(t := c.result.type, StackType)]
     for number, (i, carry, type) in enumerate(stacks):
         ops = [found for event in in_an_iteration(loop, carry) for found in event.ops()]
@@ -92,127 +90,6 @@ def tables_of(loop: Loop) -> dict[int, TensorType]:
 def _is_table(loop: Loop, carry: Carry) -> bool:
     kinds = {op.kind for event in in_an_iteration(loop, carry) for op, _ in event.ops()}
     return bool(kinds - {"measure"}) and not kinds & {"push", "pop"}
-
-
-# Rows of a stack's first block in a chunk where the number of rows is unknown.
-FIRST_ROWS = 4
-
-
-class RowSupply:
-    """Source of one stack's blocks in one chunk."""
-
-    def __init__(self, chunk: PushedChunk, label: str, expected: int, number: int) -> None:
-        self._chunk, self._number = chunk, number
-        self.label = label
-        # Rows that it will push in the chunk, as far as that is known; rows that it asked for so far; the most that
-        # it may ask for, where that is known.
-        self.expected = expected
-        self.rows = 0
-        self.most: int | None = None
-        self._blocks: list[Block] = []
-
-    @property
-    def is_over(self) -> bool:
-        return self._chunk.is_over
-
-    def enter(self, label: str, most: int) -> None:
-        """A loop inside is going to push at most so many rows."""
-        self.label, self.most = label, self.rows + most
-
-    def block(self, shape: tuple[int, ...], dtype: np.dtype) -> Block:
-        """A block to push on."""
-        rows = self.expected - self.rows if self.rows < self.expected else max(FIRST_ROWS, self.rows)
-        if self.most is not None:
-            rows = max(1, min(rows, self.most - self.rows))
-        self.rows += rows
-        self._blocks.append(self._chunk.block(rows, shape, dtype, self.label, self._number))
-        return self._blocks[-1]
-
-    @property
-    def pushed(self) -> int:
-        """The rows that it has pushed so far."""
-        return sum(block.count for block in self._blocks)
-
-    def forget(self) -> None:
-        """The chunk is over. A stack may hold on to the supply; the supply must not hold on to blocks."""
-        self._blocks.clear()
-
-
-class PushedChunk:
-    """The blocks that are filled while a chunk runs, for the first time or, where it is not their owner, again."""
-
-    def __init__(self, memory: RunMemory, chunk: Blocks, is_owner: bool = True, needs: object = None) -> None:
-        self.memory, self.chunk, self.is_owner, self._needs = memory, chunk, is_owner, needs
-        self.is_over = False
-        self._blocks: list[Block] = []
-        self._supplies: list[RowSupply] = []
-
-    def supply(self, label: str, expected: int) -> RowSupply:
-        """New source of a stack's blocks."""
-        self._supplies.append(RowSupply(self, label, expected, len(self._supplies)))
-        return self._supplies[-1]
-
-    def block(self, rows: int, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> Block:
-        """A fresh block that counts."""
-        self.memory.settle()
-        saved = Saved(self.memory, self.chunk.block((rows, *shape), dtype, label, stack), self.is_owner, self._needs)
-        self._blocks.append(Block(Managed(saved), 0))
-        return self._blocks[-1]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the rows that were pushed."""
-        rows = ((block.count, block.storage.array) for block in self._blocks)
-        return sum(count * math.prod(array.shape[1:]) * array.dtype.itemsize for count, array in rows)
-
-    def detach(self, carry: list[Any]) -> int:
-        """Copy what lies in the chunk's blocks and is carried on. Answers how many copies that were."""
-        roots = {id(block.storage.array) for block in self._blocks}
-        copies = 0
-        for holder, place in _arrays(carry):
-            x = holder[place]
-            if x is not None and id(getattr(x, "base", None)) in roots:
-                holder[place] = self.memory.library.xp.array(x)
-                copies += 1
-        return copies
-
-    def end(self) -> None:
-        """The chunk has run, and nothing is pushed on its blocks any more."""
-        self._close()
-        for block in self._blocks:
-            block.storage.shrink(block.count)
-
-    def leave(self) -> None:
-        """Leave the blocks to the manager, after `end`. A block with a row that is still read stays at its place until
-        then.
-
-        In a chunk that runs again the manager takes them by itself.
-        """
-        blocks, self._blocks = self._blocks, []
-        for block in blocks:
-            assert self.is_owner or not block.storage.saved.is_in_use
-            block.storage.saved.stay()
-
-    def abandon(self) -> None:
-        """The chunk has failed."""
-        self._close()
-        self._blocks.clear()
-
-    def _close(self) -> None:
-        self.is_over = True
-        for supply in self._supplies:
-            supply.forget()
-        self._supplies.clear()
-
-
-def _arrays(carry: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """The places of the arrays that a loop carries: in the carry itself, and in lists of rows on the device."""
-    for place, x in enumerate(carry):
-        if isinstance(x, list):
-            if not any(isinstance(row, np.generic) for row in x[-1:]):
-                yield from ((x, number) for number in range(len(x)))
-        elif not isinstance(x, DeviceStack):
-            yield carry, place
 
 
 def entry_state(carry: Sequence[Any], roles: StackRoles, context: Context) -> tuple[EntryState, int]:
@@ -255,10 +132,7 @@ class BodyReplay(Replay[Ran]):
                 carry[i] = DeviceStack(memory.library, role.type.element.dtype)
                 if i in ran.expected:
                     carry[i].pushing = again.supply(role.label, ran.expected[i])
-        # An iteration past the loop's end may fail again.
-        ending = self.body.ending
-        speculation = Speculation() if ending is not None and ending.is_masked else None
-        context = replace(self.context, run=Run(iterations=[0]), speculation=speculation)
+        context = replace(self.context, run=Run(iterations=[0]))
         with memory.recorded():
             # As the first time: which iterations are prepared follows from blocks and numbers, or is told.
             loop = LoopState(list(self.shared), carry)
@@ -407,7 +281,7 @@ class DeviceLoop:
             self._chunk = None
 
 
-def _supply(stack: object) -> Supply | None:
+def _supply(stack: object) -> RowSupply | None:
     """The chunk under way that a stack gets its blocks from, if there is one."""
     supply = stack.pushing if isinstance(stack, DeviceStack) else None
     return None if supply is None or supply.is_over else supply
@@ -433,6 +307,6 @@ def chunks_of(
         return NO_CHUNKS
     phase: Phase = "backward" if roles.pops else "forward"
     pushes = bool(loop.owned)
-    runs = managed(node, memory.manager, replay, phase, pushes=pushes, is_recorded=memory.is_recorded)
+    runs = ManagedLoop(node, memory.manager, replay, phase, pushes=pushes, is_recorded=memory.is_recorded)
     is_of_chunks = given.chunks_of is not None
     return ChunkDriver(loop, runs, Lengths(1, 1) if is_of_chunks else Lengths(FIRST_ITERATIONS, MOST_ITERATIONS))

@@ -12,6 +12,7 @@ say whether every node of the kernel has the shape of the whole (a size that is 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernel import KernelText, kernel_text
-from ctrlgrad.engines.cuda.kernels import DEVICE, Lists, Single, at_once, commit, own_device_stack, put
+from ctrlgrad.engines.cuda.kernels import DEVICE, Lists, Single, at_once
 from ctrlgrad.engines.cuda.kernels import Kernel as OpKernel
 from ctrlgrad.engines.cuda.placement import DEVICE as ON_DEVICE
 from ctrlgrad.engines.cuda.placement import HOST, Place, Places, fetched, place
@@ -31,8 +32,9 @@ from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Values
 from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
 from ctrlgrad.engines.cuda.reductions import reduced_axes, reduced_shape, reduction_text
 from ctrlgrad.engines.cuda.regions import RegionPlan, node_of
-from ctrlgrad.engines.cuda.stacks import Stack
+from ctrlgrad.engines.cuda.stacks import DeviceStack, Stack
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
+from ctrlgrad.engines.reference.table import own_stack
 from ctrlgrad.engines.sizes_of_a_run import require_types
 from ctrlgrad.ir import Graph, Node, TensorType, Use, Value, attributes
 from ctrlgrad.plan.model import Kernel, Product, Write
@@ -58,6 +60,7 @@ class GroupStep:
         self.reads = slots.all_of(region.operands(kernel))
         self.updates: tuple[int, ...] = ()
         self.results = slots.all_of(region.value(write.view.array) for write in kernel.writes)
+        self.pushes = [slots.of(region.value(write.base)) for write in kernel.writes if write.base is not None]
         self._lists = Lists()
 
     @property
@@ -72,15 +75,22 @@ class GroupStep:
 
     def __call__(self, values: Values, context: Context) -> None:
         inputs = {slot: scalar(values[slot]) for slot in self.inputs}
-        held = {slot: [values[slot]] for slot in self.reads if slot not in inputs}
+        # A stack as often as it is pushed on: all pushes but the last are on a copy.
+        held = {slot: [values[slot]] * self.pushes.count(slot) for slot in self.reads if slot not in inputs}
         for slot in self.dead:
             values[slot] = None
-        pushed_on = list[Stack]()
+        numbers = itertools.count(1)
 
         def pushed(slot: int, shape: Shape, dtype: np.dtype) -> tuple[Any, object]:
-            stack = own_device_stack(context, dtype, held[slot])
-            pushed_on.append(stack)
-            return single.given(-len(pushed_on), put(context, stack, shape, dtype)), stack
+            held[slot][0] = context.stack_on_device(held[slot][0], dtype)
+            stack: Stack = own_stack(held[slot])
+            if isinstance(stack, DeviceStack):
+                row = stack.slot(shape)
+                stack.commit()
+            else:
+                row = context.library.empty(shape, dtype)
+                stack.append(row)
+            return single.given(-next(numbers), row), stack
 
         if held:
             single = Single(context, inputs)
@@ -88,8 +98,6 @@ class GroupStep:
         else:
             single = self._lists.single(context, inputs, lambda made: self.listed(made, pushed))
         single.run()
-        for stack in pushed_on:
-            commit(stack)
         for slot in self.results:
             values[slot] = single.result(single.values[slot])
 

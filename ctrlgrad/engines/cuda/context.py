@@ -53,19 +53,6 @@ class Counts:
 
 
 @dataclass
-class Speculation:
-    """Iterations that may lie past the end of their loop: the first that failed, to be raised if it does not."""
-
-    iteration: int = 0
-    failed_at: int = 0
-    failure: Exception | None = None
-
-    def fail(self, error: Exception) -> None:
-        if self.failure is None:
-            self.failed_at, self.failure = self.iteration, error
-
-
-@dataclass
 class Context:
     """State that the steps of one run share."""
 
@@ -84,8 +71,6 @@ class Context:
     # Run id, by which this run's graphs are stopped; and marks behind the last of them.
     run_number: int = field(default_factory=itertools.count(1).__next__)
     in_flight: deque[Any] = field(default_factory=deque)
-    # While masked iterations run.
-    speculation: Speculation | None = None
     # In a session: what counts this run's values, and has the blocks of loops that push.
     memory: RunMemory | None = None
     # In a session: the constants that this run has sent to the device, by the program that they belong to.

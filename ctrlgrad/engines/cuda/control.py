@@ -11,7 +11,7 @@ with effects is in no part, and no part spans it. Loops inside loops that work o
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ctrlgrad.engines.cuda.compile import Control, compile_region
@@ -21,98 +21,73 @@ from ctrlgrad.engines.cuda.placement import HOST, Place, Places, place, results_
 from ctrlgrad.engines.cuda.program import Program, Regions, scalar
 from ctrlgrad.engines.native.pieces import PART, planned
 from ctrlgrad.engines.reference import REFERENCE
-from ctrlgrad.ir import Graph, Node, Value, attributes, view, walk
-from ctrlgrad.ir import Loop as LoopView
+from ctrlgrad.ir import Graph, Node, Value, attributes, walk
+from ctrlgrad.ir.control import is_loop
 from ctrlgrad.ir.walk import has_effect
 from ctrlgrad.memory.session import no_budget
 from ctrlgrad.runtime.stack import BlockStack
 
-# How many effects came before a node, and how often its operands go from host to card and back.
-Level = tuple[int, int]
+# Order of a region with parts: how many effects came before a node, how often its operands go from host to card and
+# back, and whether it works on the card. A node with effects comes first of its number.
+Level = tuple[int, int, bool]
+CONSTANT: Level = (-1, 0, False)
 
 
 def with_host_parts(graph: Graph, inputs: Sequence[Place]) -> Graph:
     """The region with a node for each part that has a loop."""
-    parts = _Parts(graph, inputs)
-    return graph if not parts.members else parts.graph()
+    levels = _levels(graph, place(graph, inputs))
+    members: dict[Level, list[Node]] = {}
+    for node, level in levels.items():
+        if not level[-1]:
+            members.setdefault(level, []).append(node)
+    members = {level: nodes for level, nodes in members.items() if any(map(_has_loop, nodes))}
+    if not members:
+        return graph
+    ordered: list[Node] = []
+    for node in sorted(graph.nodes, key=lambda node: levels.get(node, CONSTANT)):
+        nodes = members.get(levels.get(node, CONSTANT), [])
+        if not nodes:
+            ordered.append(node)
+        elif node is nodes[0]:
+            part = _part(graph, nodes)
+            source = next(filter(_has_loop, nodes)).source
+            ordered.append(Node(PART, part.inputs, part.outputs, regions=(part,), source=source))
+    return Graph(graph.inputs, tuple(ordered), graph.outputs, graph.name)
 
 
-class _Parts:
-    """Assignment of a region's nodes to parts."""
-
-    def __init__(self, region: Graph, inputs: Sequence[Place]) -> None:
-        self.region = region
-        self.producer_of = {v: node for node in region.nodes for v in node.results}
-        self.constants = {node for node in region.nodes if node.op.name == "constant"}
-        levels = self._levels(place(region, inputs))
-        looping = {levels[node] for node in levels if any(isinstance(view(n), LoopView) for n in _within(node))}
-        # The nodes of each part, in the region's order.
-        self.members: dict[Level, list[Node]] = {}
-        for node, level in levels.items():
-            if level in looping:
-                self.members.setdefault(level, []).append(node)
-        self.part_of = {node: level for level, nodes in self.members.items() for node in nodes}
-
-    def _levels(self, places: dict[Value, Place]) -> dict[Node, Level]:
-        """Level of each node that works on the host alone."""
-        found: dict[Node, Level] = {}
-        depth: dict[Node, int] = {}
-        effects = 0
-        for node in self.region.nodes:
-            if node in self.constants:
-                continue
-            is_hosted = bool(node.results) and all(places[v] is HOST for v in (*node.operands, *node.results))
-            acts = has_effect(node.op, node.regions)
-            effects += acts
-            producers = [p for p in map(self.producer_of.get, node.operands) if p is not None and p in depth]
-            if is_hosted and not acts:
-                depth[node] = max((depth[p] + (p not in found) for p in producers), default=0)
-                found[node] = effects, depth[node]
-            else:
-                depth[node] = max((depth[p] for p in producers), default=0)
-        return found
-
-    def graph(self) -> Graph:
-        """The region with its parts, each as early as it was begun."""
-        units: dict[Node, Node] = {}
-        for level, nodes in self.members.items():
-            part = self._part(level, nodes)
-            whole = Node(PART, part.inputs, part.outputs, regions=(part,), source=_first_loop(nodes).source)
-            units.update(dict.fromkeys(nodes, whole))
-        ordered: dict[Node, None] = {}
-        for node in self.region.nodes:
-            pending = [units.get(node, node)]
-            while pending:
-                unit = pending[-1]
-                producers = (self.producer_of.get(v) for v in unit.operands)
-                waits = [u for p in producers if p is not None and (u := units.get(p, p)) not in ordered]
-                if waits and unit not in ordered:
-                    pending += waits
-                else:
-                    ordered[pending.pop()] = None
-        return Graph(self.region.inputs, tuple(ordered), self.region.outputs, self.region.name)
-
-    def _part(self, level: Level, nodes: Sequence[Node]) -> Graph:
-        """The graph of a part, with the constants that it reads."""
-        read = dict.fromkeys(v for node in nodes for v in node.operands)
-        constants = [p for p in dict.fromkeys(map(self.producer_of.get, read)) if p is not None and p in self.constants]
-        defined = {v for node in (*constants, *nodes) for v in node.results}
-        needed = set(self.region.outputs)
-        needed.update(v for node in self.region.nodes if self.part_of.get(node) != level for v in node.operands)
-        outputs = tuple(v for node in nodes for v in node.results if v in needed)
-        inputs = tuple(v for v in read if v not in defined)
-        return Graph(inputs, (*constants, *nodes), outputs, self.region.name)
+def _levels(region: Graph, places: dict[Value, Place]) -> dict[Node, Level]:
+    """Level of each node that is no constant."""
+    found: dict[Node, Level] = {}
+    depth: dict[Value, tuple[int, bool]] = {}
+    effects = 0
+    for node in region.nodes:
+        if node.op.name == "constant":
+            continue
+        acts = has_effect(node.op, node.regions)
+        effects += acts
+        is_on_card = acts or not node.results or any(places[v] is not HOST for v in (*node.operands, *node.results))
+        given = [depth[v] for v in node.operands if v in depth]
+        # A part that reads what comes from the card is a later one.
+        its = max((n + (on_card and not is_on_card) for n, on_card in given), default=0)
+        depth.update((v, (its, is_on_card)) for v in node.results)
+        found[node] = effects, -1 if acts else its, is_on_card
+    return found
 
 
-def _within(node: Node) -> Iterator[Node]:
-    """A node, and those in its regions."""
-    yield node
-    for region in node.regions:
-        yield from walk(region)
+def _part(region: Graph, nodes: Sequence[Node]) -> Graph:
+    """The graph of a part, with the constants that it reads."""
+    read = dict.fromkeys(v for node in nodes for v in node.operands)
+    constants = [node for node in region.nodes if node.op.name == "constant" and node.result in read]
+    defined = {v for node in (*constants, *nodes) for v in node.results}
+    inside, needed = set(nodes), set(region.outputs)
+    needed.update(v for node in region.nodes if node not in inside for v in node.operands)
+    outputs = tuple(v for node in nodes for v in node.results if v in needed)
+    return Graph(tuple(v for v in read if v not in defined), (*constants, *nodes), outputs, region.name)
 
 
-def _first_loop(nodes: Sequence[Node]) -> Node:
-    return next(n for node in nodes for n in _within(node) if isinstance(view(n), LoopView))
+def _has_loop(node: Node) -> bool:
+    """Return true for a loop, and for a node with one in its regions."""
+    return is_loop(node) or any(is_loop(inner) for region in node.regions for inner in walk(region))
 
 
 class HostPart:

@@ -201,7 +201,8 @@ def _tell_node(report: LoopReport, step: NodeStep, listed: bool) -> None:
         launching = ["from the list of the loop around it"] * listed + [kernel.body.launching] * bool(
             kernel.body.launching
         )
-        loop = LoopReport(loop_name(step.node), "cuda", kernel.reason, kernel.mode, launching=", or ".join(launching))
+        mode = "read" if kernel.is_asked else "counted"
+        loop = LoopReport(loop_name(step.node), "cuda", mode=mode, launching=", or ".join(launching))
         _tell(loop, kernel.cond, kernel.body.program, listed=listed or kernel.body.is_prepared)
         report.inner.append(loop)
     elif isinstance(kernel, Regions):

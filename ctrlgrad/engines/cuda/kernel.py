@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind
-from ctrlgrad.ir import Node, TensorType, Trait, Value
+from ctrlgrad.ir import Node, Trait
 from ctrlgrad.plan.elementary.table import Elementary, elementary
 from ctrlgrad.plan.elementwise import Operand, elementwise_expression, has_expression, may_fail
 from ctrlgrad.plan.expression import Expression, ExpressionBuilder, Instruction
@@ -153,10 +153,6 @@ PREAMBLE = (
     + "".join(map(_bits_of, C_TYPES))
     + "".join(_saturated(name) for name in C_TYPES if "int" in name)
 )
-
-KERNEL_DTYPES = frozenset(("bool", *C_TYPES, "float16", "bfloat16", "complex64", "complex128"))
-"""The dtypes that kernels compute with, by NumPy's names."""
-
 
 # Whole numbers up to here are written into a kernel; larger ones are passed to it.
 _LARGEST_LITERAL = 2**31 - 1
@@ -302,22 +298,15 @@ def kernel_constant(value: np.ndarray) -> tuple[np.generic, ...] | None:
     Large numbers and those that are not finite are passed: kernels that differ in such a number share their text.
     """
     kind = value.dtype.kind
-    if value.dtype.name not in KERNEL_DTYPES:
-        return None
     if abs(int(value)) > _LARGEST_LITERAL if kind in "iu" else not np.isfinite(value):
         return None
     number: np.generic = value.dtype.type(value)
     return (number.real, number.imag) if kind == "c" else (number,)
 
 
-def has_kernel_type(value: Value) -> bool:
-    """Return true if kernels can compute with a value's dtype."""
-    return isinstance(value.type, TensorType) and value.type.dtype.name in KERNEL_DTYPES
-
-
 def is_fusible(node: Node) -> bool:
     """Return true if a node can be part of a kernel: elementwise, and no element makes it fail."""
-    if Trait.ELEMENTWISE not in node.op.traits or not all(map(has_kernel_type, (*node.operands, *node.results))):
+    if Trait.ELEMENTWISE not in node.op.traits:
         return False
     return _is_computed(node.op.name, tuple(v.tensor.dtype for v in node.operands), node.result.tensor.dtype)
 
@@ -446,41 +435,36 @@ MOST_SHORT = 2**31 - 1
 class Access:
     """Access of a kernel to an argument: an array, or a number.
 
-    The address, or the number, is the sum of a parameter (where it has one), of a word, and of what it moves by (where
-    it moves): so much in each iteration, and for each of `others` so much each time that another word counts. Which
-    words, and how much, are parameters too. An output that is a number is the condition of a graph, its parameter the
-    condition's handle.
+    The address, or the number, is the sum of a parameter (where it has one), and of so many words on the card, each
+    times a factor. Which words, and the factors, are parameters too. An output that is a number is the condition of a
+    graph, its parameter the condition's handle.
     """
 
     is_number: bool = False
     has_parameter: bool = True
-    is_moving: bool = False
-    others: int = 0
+    words: int = 0
 
 
 def declared(p: Parameter, access: Access) -> list[str]:
-    """The parameters: a number's own value or an array's address, then the number of the word, and the step; and the
-    numbers of other words, each with its step."""
+    """The parameters: a number's own value or an array's address, then of each word the number, and the factor."""
     found = [f"const {p.dtype} n_{p.name}" if access.is_number else f"char* b_{p.name}"] * access.has_parameter
-    words = ("", *range(access.others)) if access.is_moving else ()
-    return found + [f"const long long {letter}{k}_{p.name}" for k in words for letter in "ws"]
+    return found + [f"const long long {letter}{k}_{p.name}" for k in range(access.words) for letter in "ws"]
 
 
 def address(p: Parameter, access: Access) -> str:
     """C expression of an array's address."""
-    if not access.is_moving:
+    if not access.words:
         return f"b_{p.name}"
     return f"b_{p.name} + {_moved(p, access)}" if access.has_parameter else f"(char*){_moved(p, access)}"
 
 
 def number(p: Parameter, access: Access) -> str:
     """The value of a number."""
-    return f"({p.dtype}){_moved(p, access)}" if access.is_moving else f"n_{p.name}"
+    return f"({p.dtype}){_moved(p, access)}" if access.words else f"n_{p.name}"
 
 
 def _moved(p: Parameter, access: Access) -> str:
-    others = [f"words[w{k}_{p.name}] * s{k}_{p.name}" for k in range(access.others)]
-    return f"({' + '.join([f'words[w_{p.name}]', f'iteration * s_{p.name}', *others])})"
+    return f"({' + '.join(f'words[w{k}_{p.name}] * s{k}_{p.name}' for k in range(access.words))})"
 
 
 class Spec(ABC):
@@ -532,8 +516,8 @@ class Spec(ABC):
 
     @property
     def is_moving(self) -> bool:
-        """Return true if it reads the iteration counter and words."""
-        return bool(self.noted) or any(access.is_moving for access in self.accesses)
+        """Return true if it reads words on the card."""
+        return bool(self.noted) or any(access.words for access in self.accesses)
 
     @property
     def conditions(self) -> list[Parameter]:
@@ -563,8 +547,7 @@ def source(spec: Spec) -> str:
         is_condition = p in spec.conditions
         parameters += [f"const unsigned long long h_{p.name}"] if is_condition else declared(p, access)
     parameters += [f"const long long {name}" for name in spec.numbers]
-    lines = ["const long long iteration = words[0];"] * spec.is_moving
-    lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if not access.is_number]
+    lines = [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if not access.is_number]
     head = f'extern "C" __global__ void {NAME}({", ".join(parameters)}) {{'
     return "\n".join([spec.preamble, head, *lines, *spec.statements, "}", ""])
 
@@ -614,10 +597,6 @@ def joined_axes(
             for mine, step in zip(found, steps, strict=True):
                 mine.append(step)
     return sizes, found
-
-
-ADVANCE = KernelText((Parameter("int64", "a0"),), (Parameter("int64", "o0"),), "o0 = a0 + int64(1);")
-"""An iteration is over."""
 
 
 def copy_text(dtype: np.dtype) -> KernelText:

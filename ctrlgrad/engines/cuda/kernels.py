@@ -27,7 +27,7 @@ from ctrlgrad.engines.cuda.indexing import Surroundings
 from ctrlgrad.engines.cuda.kernel import KernelLaunch, KernelText, op_text
 from ctrlgrad.engines.cuda.prepared import ops
 from ctrlgrad.engines.cuda.prepared.entries import product_parameters
-from ctrlgrad.engines.cuda.prepared.launches import FLAG, Launches, part
+from ctrlgrad.engines.cuda.prepared.launches import FLAG, Launches
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
@@ -46,14 +46,11 @@ from ctrlgrad.engines.cuda.prepared.reading import Values
 from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES
 from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.engines.cuda.sites import Site
-from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array
-from ctrlgrad.engines.reference import Run, stack_kernels
+from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, own_array
 from ctrlgrad.engines.reference.array_kernels import require_sizes
-from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.kernels import IN_PLACE
-from ctrlgrad.engines.reference.table import own_stack
+from ctrlgrad.engines.reference.stack_kernels import OF_ROWS
 from ctrlgrad.ir import Node, StackType, TensorType, Use, attributes
-from ctrlgrad.ops.arrays import fill
 
 Kernel = Callable[[Context, list[Any]], Any]
 Factory = Callable[[Node], Kernel]
@@ -208,29 +205,12 @@ def at_once(op: ops.Single, node: Node, copies: bool = False) -> Kernel:
             step = NodeStep(node, kernel, tuple(range(len(operands))), ())
             (single.values[-1],) = op(single, step)
 
-        try:
-            single = lists.single(context, dict(enumerate(operands)), make, copies)
-        except IndexError as error:
-            if context.speculation is None or not node.op.has_use(Use.READ):
-                raise
-            failure = explained(error, node)
-            assert isinstance(failure, Exception)
-            context.speculation.fail(failure)
-            return _blank(context, node, operands[0])
+        single = lists.single(context, dict(enumerate(operands)), make, copies)
         operands.clear()
         single.run()
         return single.result(single.values[-1])
 
     return kernel
-
-
-def _blank(context: Context, node: Node, x: Any) -> Any:
-    """Zeros in place of a read that would fail, in an iteration that may lie past its loop's end."""
-    roomy = tuple(max(size, 1) for size in x.shape)
-    key = fill(attributes.Index.of(node).key, [0] * (len(node.operands) - 1))
-    found, _ = part(View(Given(0), x.dtype, roomy, (0,) * len(roomy)), key)
-    context.counts.calls += 1
-    return context.xp.zeros(found.shape, x.dtype)
 
 
 def filled_shape(context: Context, shape: Sequence[int | None], dims: Sequence[Any]) -> tuple[int, ...]:
@@ -239,14 +219,17 @@ def filled_shape(context: Context, shape: Sequence[int | None], dims: Sequence[A
     return tuple(int(next(rest)) if d is None else d for d in shape)
 
 
-def call(fn: Callable[[Context, list[Any]], Any]) -> Kernel:
-    """A kernel that calls a function of the library, counted."""
+def _of_library(fn: Callable[..., Any]) -> Factory:
+    """Kernels that call the library, counted; `fn` takes the node, the context and arrays on the device."""
 
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        context.counts.calls += 1
-        return fn(context, operands)
+    def factory(node: Node) -> Kernel:
+        def kernel(context: Context, operands: list[Any]) -> Any:
+            context.counts.calls += 1
+            return fn(node, context, *map(context.on_device, operands))
 
-    return kernel
+        return kernel
+
+    return factory
 
 
 def computed(context: Context, text: KernelText, shape: tuple[int, ...], dtype: np.dtype, *operands: Any) -> Any:
@@ -283,7 +266,12 @@ def _comparable(context: Context, x: Any) -> Any:
 
 def _iota(node: Node) -> Kernel:
     shape = attributes.Shape.of(node).shape
-    return call(lambda context, dims: context.xp.arange(filled_shape(context, shape, dims)[0], dtype=np.int64))
+
+    def kernel(context: Context, dims: list[Any]) -> Any:
+        context.counts.calls += 1
+        return context.xp.arange(filled_shape(context, shape, dims)[0], dtype=np.int64)
+
+    return kernel
 
 
 def _same(node: Node) -> Kernel:
@@ -299,14 +287,11 @@ def _ensure_sizes(node: Node) -> Kernel:
     return kernel
 
 
-def _argsort(node: Node) -> Kernel:
-    axis, descending = attributes.Axis.of(node).axis, attributes.Order.of(node).descending
-
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        x = _sortable(context, context.on_device(operands[0]))
-        return _descending(context, x, axis) if descending else context.xp.argsort(x, axis=axis, kind="stable")
-
-    return call(kernel)
+def _argsort(node: Node, context: Context, x: Any) -> Any:
+    x, axis = _sortable(context, x), attributes.Axis.of(node).axis
+    if attributes.Order.of(node).descending:
+        return _descending(context, x, axis)
+    return context.xp.argsort(x, axis=axis, kind="stable")
 
 
 def _descending(context: Context, x: Any, axis: int) -> Any:
@@ -315,68 +300,42 @@ def _descending(context: Context, x: Any, axis: int) -> Any:
     return x.shape[axis] - 1 - xp.flip(xp.argsort(xp.flip(x, axis), axis=axis, kind="stable"), axis)
 
 
-def _top_k(node: Node) -> Kernel:
+def _top_k(node: Node, context: Context, x: Any) -> Any:
     axis, count = attributes.Axis.of(node).axis, attributes.Selection.of(node).count
-    first = (*[slice(None)] * axis, slice(0, count))
-
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        x = _sortable(context, context.on_device(operands[0]))
-        if x.shape[axis] < count:
-            raise ValueError("fewer elements than are selected")
-        return _descending(context, x, axis)[first]
-
-    return call(kernel)
+    if x.shape[axis] < count:
+        raise ValueError("fewer elements than are selected")
+    return _descending(context, _sortable(context, x), axis)[(*[slice(None)] * axis, slice(0, count))]
 
 
-def _searchsorted(node: Node) -> Kernel:
+def _searchsorted(node: Node, context: Context, *operands: Any) -> Any:
     side = attributes.Search.of(node).side
-
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        return context.xp.searchsorted(*(_comparable(context, context.on_device(x)) for x in operands), side=side)
-
-    return call(kernel)
+    return context.xp.searchsorted(*(_comparable(context, x) for x in operands), side=side)
 
 
-def _nonzero(node: Node) -> Kernel:
+def _nonzero(node: Node, context: Context, x: Any) -> Any:
     # The library waits for the device here: the size of the result depends on data.
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        context.counts.reads += 1
-        return context.xp.stack(context.xp.nonzero(converted(context, context.on_device(operands[0]), np.dtype(bool))))
-
-    return call(kernel)
+    context.counts.reads += 1
+    return context.xp.stack(context.xp.nonzero(converted(context, x, np.dtype(bool))))
 
 
-def _fft(node: Node) -> Kernel:
-    axis, dtype, inverse = (
-        attributes.Axis.of(node).axis,
-        node.result.tensor.dtype,
-        attributes.Transform.of(node).inverse,
-    )
-
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        x, fft = context.on_device(operands[0]), context.xp.fft
-        found = fft.ifft(x, axis=axis, norm="forward") if inverse else fft.fft(x, axis=axis)
-        return found.astype(dtype, copy=False)
-
-    return call(kernel)
+def _fft(node: Node, context: Context, x: Any) -> Any:
+    axis, fft = attributes.Axis.of(node).axis, context.xp.fft
+    is_inverse = attributes.Transform.of(node).inverse
+    found = fft.ifft(x, axis=axis, norm="forward") if is_inverse else fft.fft(x, axis=axis)
+    return found.astype(node.result.tensor.dtype, copy=False)
 
 
-def _real_fft(node: Node) -> Kernel:
-    given, dtype = attributes.RealTransform.of(node), node.result.tensor.dtype
-
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        x, fft = context.on_device(operands[0]), context.xp.fft
-        if node.op.name == "rfft":
-            return fft.rfft(x, axis=given.axis).astype(dtype, copy=False)
-        return fft.irfft(x, given.size, axis=given.axis, norm="forward").astype(dtype, copy=False)
-
-    return call(kernel)
+def _real_fft(node: Node, context: Context, x: Any) -> Any:
+    given, fft = attributes.RealTransform.of(node), context.xp.fft
+    is_inverse = node.op.name == "irfft"
+    found = fft.irfft(x, given.size, axis=given.axis, norm="forward") if is_inverse else fft.rfft(x, axis=given.axis)
+    return found.astype(node.result.tensor.dtype, copy=False)
 
 
 def _matmul(node: Node) -> Kernel:
     if node.result.tensor.dtype.name in PRODUCT_DTYPES:
         return at_once(ops.matmul, node)
-    return call(lambda context, operands: context.xp.matmul(*map(context.on_device, operands)))
+    return _of_library(lambda node, context, a, b: context.xp.matmul(a, b))(node)
 
 
 DEVICE |= {name: partial(at_once, op) for name, op in ops.SINGLE.items()}
@@ -385,13 +344,13 @@ DEVICE |= {
     "matmul": _matmul,
     "ensure_sizes": _ensure_sizes,
     "iota": _iota,
-    "argsort": _argsort,
-    "top_k": _top_k,
-    "searchsorted": _searchsorted,
-    "nonzero": _nonzero,
-    "fft": _fft,
-    "rfft": _real_fft,
-    "irfft": _real_fft,
+    "argsort": _of_library(_argsort),
+    "top_k": _of_library(_top_k),
+    "searchsorted": _of_library(_searchsorted),
+    "nonzero": _of_library(_nonzero),
+    "fft": _of_library(_fft),
+    "rfft": _of_library(_real_fft),
+    "irfft": _of_library(_real_fft),
 }
 
 
@@ -433,23 +392,6 @@ class _Size:
         return self.context.number(self.x)
 
 
-def _sizes(context: Context, dims: Sequence[Any]) -> list[_Size]:
-    return [_Size(context, x) for x in dims]
-
-
-def own_device_stack(context: Context, dtype: np.dtype, operands: list[Any]) -> Stack:
-    """Take the first operand off as a stack on the device that may be changed."""
-    if not isinstance(operands[0], DeviceStack | DeviceRows):
-        operands[0] = context.stack_on_device(operands[0], dtype)
-    stack: Stack = own_stack(operands)
-    return stack
-
-
-def as_list(stack: Stack) -> list[Any]:
-    """A stack as a list of rows, the stack itself where it is one."""
-    return DeviceRows(stack) if isinstance(stack, DeviceStack) else stack
-
-
 def _new(node: Node) -> Kernel:
     element = element_of(node)
 
@@ -460,90 +402,39 @@ def _new(node: Node) -> Kernel:
     return kernel
 
 
-def _push(node: Node) -> Kernel:
+def _by_reference(node: Node) -> Kernel:
+    """The reference engine's kernel of an op on stacks. The host waits for indices, and for sizes that are needed."""
+    name, dtype = node.op.name, element_of(node).dtype
+
     def kernel(context: Context, operands: list[Any]) -> Any:
-        stack = own_device_stack(context, element_of(node).dtype, operands)
-        value = context.on_device(operands[0])
-        context.counts.calls += 1
-        put(context, stack, value.shape, value.dtype)[...] = value
-        commit(stack)
-        return stack
-
-    return kernel
-
-
-def put(context: Context, stack: Stack, shape: Sequence[int], dtype: np.dtype) -> Any:
-    """Writable array for the next row of a stack."""
-    if isinstance(stack, DeviceStack):
-        # The ellipsis makes a view of a scalar's slot.
-        return stack.slot(shape)
-    stack.append(context.library.empty(shape, dtype))
-    return stack[-1]
-
-
-def commit(stack: Stack) -> None:
-    """The row has been written."""
-    if isinstance(stack, DeviceStack):
-        stack.commit()
-
-
-def _pop(node: Node) -> Kernel:
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        arguments = [own_device_stack(context, element_of(node).dtype, operands), *_sizes(context, operands)]
-        return stack_kernels.pop(node, _OnDevice(context))(arguments, context.run)
-
-    return kernel
-
-
-def _read(node: Node) -> Kernel:
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        stack, index, *dims = operands
-        row = stack_kernels.read(node, _OnDevice(context))(stack, context.number(index), *_sizes(context, dims))
-        return context.on_device(row)
-
-    return kernel
-
-
-# Makes a kernel of the reference engine, which calls functions of arrays.
-_Making = Callable[[Node, _OnDevice], Callable[[list[Any], Run], Any]]
-
-
-def _plain(name: str) -> _Making:
-    """One that calls none."""
-    return lambda node, xp: IN_PLACE[name](node)
-
-
-def _update(make: _Making) -> Factory:
-    """Writes and the like: the reference engine's kernel on a list of rows."""
-
-    def factory(node: Node) -> Kernel:
-        def kernel(context: Context, operands: list[Any]) -> Any:
-            arguments: list[Any] = [as_list(own_device_stack(context, element_of(node).dtype, operands))]
-            index, *values = operands
-            arguments += [np.int64(context.number(index)), *map(context.on_device, values)]
-            del values
-            operands.clear()
-            return make(node, _OnDevice(context))(arguments, context.run)
-
-        return kernel
-
-    return factory
-
-
-def _sum(node: Node) -> Kernel:
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        a, b = (as_list(context.stack_on_device(s, element_of(node).dtype)) for s in operands)
-        return DeviceRows(stack_kernels.both(a, b, _OnDevice(context)))
+        for n, v in enumerate(node.operands):
+            use = node.op.use(n)
+            if isinstance(v.type, StackType):
+                operands[n] = context.stack_on_device(operands[n], dtype)
+                if use in (Use.UPDATE, Use.VALUE) and isinstance(operands[n], DeviceStack):
+                    operands[n] = DeviceRows(operands[n])
+            elif use is Use.SIZE and not v.tensor.rank:
+                operands[n] = _Size(context, operands[n])
+            elif use in (Use.SIZE, Use.INDEX):
+                (operands[n],) = context.on_host(operands[n])
+            else:
+                operands[n] = context.on_device(operands[n])
+        found = OF_ROWS[name](node, _OnDevice(context))
+        if name in IN_PLACE:
+            return found(operands, context.run)
+        result = found(*operands)
+        return DeviceRows(result) if isinstance(node.result.type, StackType) else context.on_device(result)
 
     return kernel
 
 
 def _to_tensor(node: Node) -> Kernel:
+    by_reference = _by_reference(node)
+
     def kernel(context: Context, operands: list[Any]) -> Any:
-        stack, *dims = operands
-        stack = context.stack_on_device(stack, element_of(node).dtype)
+        stack = operands[0] = context.stack_on_device(operands[0], element_of(node).dtype)
         if not isinstance(stack, DeviceStack) or not len(stack):
-            return stack_kernels.to_tensor(node, _OnDevice(context))(list(stack), *_sizes(context, dims))
+            return by_reference(context, operands)
         if len(stack.blocks) == 1:
             return stack.used(stack.blocks[0])
         context.counts.calls += 1
@@ -566,21 +457,6 @@ def _from_tensor(node: Node) -> Kernel:
     return lambda context, operands: DeviceStack.of(context.library, context.on_device(operands[0]))
 
 
-def _rows(node: Node) -> Kernel:
-    rows = stack_kernels.rows(node)
-    return lambda context, operands: context.on_device(rows(operands[0]))
-
-
-def _concat_stacks(node: Node) -> Kernel:
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        stack, rows, *dims = operands
-        stack = as_list(context.stack_on_device(stack, element_of(node).dtype))
-        (counts,) = context.on_host(rows)
-        return stack_kernels.concat(node, _OnDevice(context))(stack, counts, *_sizes(context, dims))
-
-    return kernel
-
-
 def _split(node: Node) -> Kernel:
     axis = attributes.Axis.of(node).axis
 
@@ -596,15 +472,10 @@ def _split(node: Node) -> Kernel:
     return kernel
 
 
-DEVICE["stack_new"] = _new
-DEVICE["stack_push"] = _push
-DEVICE["stack_pop"] = _pop
-DEVICE["stack_read"] = _read
-DEVICE |= {name: _update(_plain(name)) for name in ("stack_write", "stack_clear", "stack_resize")}
-DEVICE["stack_add"] = _update(stack_kernels.add)
-DEVICE["stack_sum"] = _sum
-DEVICE["stack_to_tensor"] = _to_tensor
-DEVICE["stack_from_tensor"] = _from_tensor
-DEVICE["stack_rows"] = _rows
-DEVICE["stack_concat"] = _concat_stacks
-DEVICE["stack_split"] = _split
+DEVICE |= dict.fromkeys(OF_ROWS, _by_reference)
+DEVICE |= {
+    "stack_new": _new,
+    "stack_to_tensor": _to_tensor,
+    "stack_from_tensor": _from_tensor,
+    "stack_split": _split,
+}

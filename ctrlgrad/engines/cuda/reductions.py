@@ -15,7 +15,6 @@ import numpy as np
 
 from ctrlgrad.dtypes import COMPLEX_OF, computed_dtype, dtype_kind
 from ctrlgrad.engines.cuda.kernel import (
-    KERNEL_DTYPES,
     MOST_SHORT,
     Access,
     KernelLaunch,
@@ -57,7 +56,7 @@ def _op(how: str, dtype: np.dtype) -> str:
 
 def is_reduced(how: str, dtype: np.dtype) -> bool:
     """Return true if kernels can reduce a dtype in this way."""
-    return dtype.name in KERNEL_DTYPES and has_expression(_op(how, dtype), [dtype, dtype], dtype)
+    return has_expression(_op(how, dtype), [dtype, dtype], dtype)
 
 
 @dataclass(frozen=True)

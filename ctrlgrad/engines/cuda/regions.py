@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from ctrlgrad.dtypes import computed_dtype
-from ctrlgrad.engines.cuda.kernel import has_kernel_type, is_fusible, kernel_constant
+from ctrlgrad.engines.cuda.kernel import is_fusible, kernel_constant
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place
 from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, SHARED
 from ctrlgrad.engines.cuda.reductions import is_reduced, reduced_axes
@@ -38,11 +38,6 @@ from ctrlgrad.plan.sizes import ZERO, Size, Sizes, row_major
 # Bounds that keep a kernel's arguments in its parameter space (4 KiB before CUDA 12.1, 32 KiB since), and the states of
 # what it reduces in the memory that a block's threads share: of each result two numbers of 8 bytes at most.
 LIMITS = Limits(reads=24, writes=24, nodes=96, reductions=SHARED // (2 * 8 * BLOCK))
-
-
-def constants_of(graph: Graph) -> dict[Value, Node]:
-    """The constants of a region, by value."""
-    return {node.result: node for node in graph.nodes if node.op.name == "constant"}
 
 
 def node_of(step: Step) -> Node:
@@ -69,7 +64,8 @@ class RegionPlan:
     """
 
     def __init__(self, graph: Graph, places: Mapping[Value, Place]) -> None:
-        self.places, self.constants = places, constants_of(graph)
+        self.places = places
+        self.constants = {node.result: node for node in graph.nodes if node.op.name == "constant"}
         self._arrays: dict[Value, Array] = {}
         self._registers: dict[Value, Register] = {}
         self._values: dict[str, Value] = {}
@@ -166,7 +162,7 @@ class RegionPlan:
             return self.elementwise(node)
         if places == [DEVICE] and _is_reduction(node):
             return self.reduction(node)
-        if self.is_slot_write(node):
+        if node.op.has_use(Use.PUSH) and places == [DEVICE]:
             return self.push(node)
         if self.is_written_in_parts(node):
             return self.concat(node)
@@ -177,16 +173,8 @@ class RegionPlan:
         results = tuple(self.array(v) if self.is_array(v) else (self.register(v),) for v in node.results)
         return Outside(node, operands, results)
 
-    def is_slot_write(self, node: Node) -> bool:
-        return (
-            node.op.has_use(Use.PUSH)
-            and self.places[node.result] is DEVICE
-            and self.places[node.operands[0]] is DEVICE
-            and has_kernel_type(node.operands[1])
-        )
-
     def is_written_in_parts(self, node: Node) -> bool:
-        if node.op.name != "concat" or len(node.operands) > LIMITS.writes or not has_kernel_type(node.result):
+        if node.op.name != "concat" or len(node.operands) > LIMITS.writes:
             return False
         shapes = {v.tensor.shape for v in node.operands}
         return len(shapes) == 1 and None not in next(iter(shapes))

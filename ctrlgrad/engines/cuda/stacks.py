@@ -3,7 +3,7 @@
 A kernel writes a pushed value straight into the next slot; a popped row is read where it lies. Blocks double in length
 up to `BLOCK_BYTES`, so that allocation costs nothing per push; a loop over the iterations of a chunk says how many
 rows it will push, and gets one block for all of them, which is then the operand of a product without a copy. In a
-session blocks of loops that push come from the memory manager, by a `Supply` (`ctrlgrad.engines.cuda.chunks`).
+session blocks of loops that push come from the memory manager (`PushedChunk`), which moves a chunk's as one unit.
 
 Invariants: rows at and above `count` mean nothing; a block is written to only while it is the stack's `tail`: not when
 another stack holds it too, nor when a row was popped off it, which may still be read, nor when the chunk that it
@@ -18,33 +18,18 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.account import Saved
+from ctrlgrad.engines.cuda.account import RunMemory, Saved
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.reference.table import POPPED_ALONE
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.runtime.stack import Block, BlockStack, InPlace, Resident
+from ctrlgrad.runtime.stack import MOST_AHEAD, Block, Blocks, BlockStack, InPlace, Resident
 
 LEAST_ROWS, BLOCK_BYTES = 16, 16 << 20
-
-
-class Supply(Protocol):
-    """Source of a stack's blocks while a chunk runs."""
-
-    @property
-    def is_over(self) -> bool: ...
-
-    def block(self, shape: tuple[int, ...], dtype: np.dtype) -> Block:
-        """A block to push on."""
-        ...
-
-    def enter(self, label: str, most: int) -> None:
-        """A loop inside is going to push at most so many rows."""
-        ...
 
 
 class Managed(InPlace):
@@ -82,7 +67,7 @@ class DeviceStack(BlockStack):
         # Rows that the next block has at least.
         self.capacity = capacity
         # Where a chunk gives this stack its blocks.
-        self.pushing: Supply | None = None
+        self.pushing: RowSupply | None = None
 
     @staticmethod
     def of(library: ArrayLibrary, array: Any) -> DeviceStack:
@@ -135,8 +120,9 @@ class DeviceStack(BlockStack):
             block = self.pushing.block(shape, self.dtype)
         else:
             row = self.dtype.itemsize * math.prod(shape)
-            wish = max(LEAST_ROWS, self.capacity, 2 * self.blocks[-1].count if self.blocks else 0)
-            rows = max(1, min(wish, max(LEAST_ROWS, self.capacity, BLOCK_BYTES // max(row, 1))))
+            least = max(1, min(LEAST_ROWS, MOST_AHEAD // max(row, 1)), self.capacity)
+            wish = max(least, 2 * self.blocks[-1].count if self.blocks else 0)
+            rows = min(wish, max(least, BLOCK_BYTES // max(row, 1)))
             block = Block(Resident(self.library.empty((rows, *shape), self.dtype)), 0)
         self.add(block)
         self.tail = block.storage
@@ -212,3 +198,126 @@ def own_array(operands: list[Any], library: ArrayLibrary) -> tuple[Any, bool]:
     except MemoryError:
         operands.insert(0, value)
         raise
+
+
+# Blocks of a chunk.
+
+# Rows of a stack's first block in a chunk where the number of rows is unknown.
+FIRST_ROWS = 4
+
+
+class RowSupply:
+    """Source of one stack's blocks in one chunk."""
+
+    def __init__(self, chunk: PushedChunk, label: str, expected: int, number: int) -> None:
+        self._chunk, self._number = chunk, number
+        self.label = label
+        # Rows that it will push in the chunk, as far as that is known; rows that it asked for so far; the most that
+        # it may ask for, where that is known.
+        self.expected = expected
+        self.rows = 0
+        self.most: int | None = None
+        self._blocks: list[Block] = []
+
+    @property
+    def is_over(self) -> bool:
+        return self._chunk.is_over
+
+    def enter(self, label: str, most: int) -> None:
+        """A loop inside is going to push at most so many rows."""
+        self.label, self.most = label, self.rows + most
+
+    def block(self, shape: tuple[int, ...], dtype: np.dtype) -> Block:
+        """A block to push on."""
+        rows = self.expected - self.rows if self.rows < self.expected else max(FIRST_ROWS, self.rows)
+        if self.most is not None:
+            rows = max(1, min(rows, self.most - self.rows))
+        self.rows += rows
+        self._blocks.append(self._chunk.block(rows, shape, dtype, self.label, self._number))
+        return self._blocks[-1]
+
+    @property
+    def pushed(self) -> int:
+        """The rows that it has pushed so far."""
+        return sum(block.count for block in self._blocks)
+
+    def forget(self) -> None:
+        """The chunk is over. A stack may hold on to the supply; the supply must not hold on to blocks."""
+        self._blocks.clear()
+
+
+class PushedChunk:
+    """The blocks that are filled while a chunk runs, for the first time or, where it is not their owner, again."""
+
+    def __init__(self, memory: RunMemory, chunk: Blocks, is_owner: bool = True, needs: object = None) -> None:
+        self.memory, self.chunk, self.is_owner, self._needs = memory, chunk, is_owner, needs
+        self.is_over = False
+        self._blocks: list[Block] = []
+        self._supplies: list[RowSupply] = []
+
+    def supply(self, label: str, expected: int) -> RowSupply:
+        """New source of a stack's blocks."""
+        self._supplies.append(RowSupply(self, label, expected, len(self._supplies)))
+        return self._supplies[-1]
+
+    def block(self, rows: int, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> Block:
+        """A fresh block that counts."""
+        self.memory.settle()
+        saved = Saved(self.memory, self.chunk.block((rows, *shape), dtype, label, stack), self.is_owner, self._needs)
+        self._blocks.append(Block(Managed(saved), 0))
+        return self._blocks[-1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that were pushed."""
+        rows = ((block.count, block.storage.array) for block in self._blocks)
+        return sum(count * math.prod(array.shape[1:]) * array.dtype.itemsize for count, array in rows)
+
+    def detach(self, carry: list[Any]) -> int:
+        """Copy what lies in the chunk's blocks and is carried on. Answers how many copies that were."""
+        roots = {id(block.storage.array) for block in self._blocks}
+        copies = 0
+        for holder, place in _arrays(carry):
+            x = holder[place]
+            if x is not None and id(getattr(x, "base", None)) in roots:
+                holder[place] = self.memory.library.xp.array(x)
+                copies += 1
+        return copies
+
+    def end(self) -> None:
+        """The chunk has run, and nothing is pushed on its blocks any more."""
+        self._close()
+        for block in self._blocks:
+            block.storage.shrink(block.count)
+
+    def leave(self) -> None:
+        """Leave the blocks to the manager, after `end`. A block with a row that is still read stays at its place until
+        then.
+
+        In a chunk that runs again the manager takes them by itself.
+        """
+        blocks, self._blocks = self._blocks, []
+        for block in blocks:
+            assert self.is_owner or not block.storage.saved.is_in_use
+            block.storage.saved.stay()
+
+    def abandon(self) -> None:
+        """The chunk has failed."""
+        self._close()
+        self._blocks.clear()
+
+    def _close(self) -> None:
+        self.is_over = True
+        for supply in self._supplies:
+            supply.forget()
+        self._supplies.clear()
+
+
+def _arrays(carry: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """The places of the arrays that a loop carries: in the carry itself, and in lists of rows on the device."""
+    for place, x in enumerate(carry):
+        if isinstance(x, list):
+            if not any(isinstance(row, np.generic) for row in x[-1:]):
+                yield from ((x, number) for number in range(len(x)))
+        elif not isinstance(x, DeviceStack):
+            yield carry, place

@@ -11,20 +11,19 @@ A plan as text:
 
     emit                      the text of a whole plan
     text, plan_text, loops    lines of LLVM, the parts that all steps share, and loops over a count
-    nests, nest, axes         kernels as loop nests with vectors along the innermost axis
+    nests, nest               kernels as loop nests with vectors along the innermost axis
     elements, expressions     elements of arrays, and the arithmetic of a kernel
     reductions, sum_blocks    the arithmetic of reductions, and long sums block by block
     cumulative                cumulative sums and products, in vector lanes and in parts for threads
     extremes                  an extreme and its position in one pass
-    several_rows              short rows of a kernel taken several at a time: `flat_rows`, `rows_across`, `short_rows`
-    tiled_nests               groups of kernels that run tile by tile
+    short_rows                short rows of a kernel taken several at a time
     shared_nests              nests cut into parts for the pool's threads
     product_calls             matrix products, as calls of the routines in `products`
     factor_calls              linear systems and factorisations, likewise
     transform_calls           discrete Fourier transforms, likewise
     stack_text                steps on stacks
     outside_text              calls to the reference kernels
-    outlining, sections       long plans and long kernels as several functions
+    sections                  long kernels as several functions
     shared_code               code that a plan uses at many places
 
 A plan that runs:

@@ -20,11 +20,12 @@ from ctrlgrad.engines.native.elements import Elements
 from ctrlgrad.engines.native.expressions import convert
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import combine, element_parts, in_halves
-from ctrlgrad.engines.native.shared_nests import call_parts, work_of_cumulate
+from ctrlgrad.engines.native.shared_nests import call_parts
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.engines.native.text import Captures, Writer, constant, is_number, splat, type_of
 from ctrlgrad.plan.model import Cumulate
 from ctrlgrad.plan.reductions import neutral_of
+from ctrlgrad.plan.sharing import work_of_cumulate
 from ctrlgrad.plan.sizes import Size
 
 # Columns whose totals lie in memory at the same time, and the most that are written without loops: registers have them.
@@ -238,10 +239,11 @@ def write_cumulate(plan: StackText, step: Cumulate) -> None:
         part.cumulate(("0", part.rows), ("0", part.length), ("0", part.columns), None)
         w.call("cumulate", inner, given, plan.vector_bytes)
         return
-    (axis,), kind = share.axes, type_of(element_parts(step.total)[0])
+    (axis,), dtype = share.axes, element_parts(step.total)[0]
+    kind = type_of(dtype)
     count = int(sizes[0]) * int(sizes[2])
     # One row of totals for each part, and before them, in the order of the operation, the neutral numbers.
-    table = w.alloca(f"[{(share.parts + 1) * count} x {kind}]", 64) if share.has_results else "null"
+    table = w.passing((share.parts + 1) * count * dtype.itemsize) if share.has_results else "null"
 
     def parts(fills: bool) -> None:
         inner = Writer(w)

@@ -1,9 +1,9 @@
-"""A plan as the text of one LLVM function. Two decisions are still taken here (`docs/architecture_native.md`)."""
+"""A plan as the text of one LLVM function, or of several where it is long."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import numpy as np
@@ -12,18 +12,17 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native import frame, library
 from ctrlgrad.engines.native.expressions import emit_call, emit_expression
 from ctrlgrad.engines.native.frame import Request, Status
-from ctrlgrad.engines.native.loops import counted
+from ctrlgrad.engines.native.loops import counted, counted_loop
 from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
-from ctrlgrad.engines.native.outlining import PIECE, touched, weight_of
 from ctrlgrad.engines.native.outside_text import TurnsText
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.shared_nests import SharedKernel
 from ctrlgrad.engines.native.text import Captures, Writer, type_of
-from ctrlgrad.engines.native.tiled_nests import Stretch, loop_over_tiles, write_tiles
 from ctrlgrad.plan import model
-from ctrlgrad.plan.effects import blocks_of
+from ctrlgrad.plan.axes import Axis
 from ctrlgrad.plan.expression import Instruction
-from ctrlgrad.plan.model import Array, Block, Check, Compute, Kernel, Loop, Move, Register, Step, Tiles, Value
+from ctrlgrad.plan.model import Array, Block, Check, Compute, Kernel, Loop, Move, Register, Step, Tiles, Value, Vectors
+from ctrlgrad.plan.outlining import grouped
 from ctrlgrad.plan.sizes import Size
 from ctrlgrad.plan.tiling import length_of
 
@@ -36,7 +35,7 @@ def call_kernel(
     place: Callable[[Array], str],
     number: Callable[[Register], str],
     size: Callable[[Size], str],
-    vector_bytes: int,
+    vectors: Vectors,
 ) -> None:
     """Write a call of a kernel's function `void @nestK(addresses, numbers, sizes)`."""
     given, inner = Captures(), Writer(writer)
@@ -47,9 +46,69 @@ def call_kernel(
         lambda register: given.take(register, type_of(register.dtype), lambda: number(register)),
         lambda wanted: given.take(wanted, "i64", lambda: size(wanted)),
         cannot_fail,
-        vector_bytes,
+        vectors,
     ).write()
-    writer.call("nest", inner, given, vector_bytes)
+    writer.call("nest", inner, given, vectors.nbytes)
+
+
+# Groups of kernels and loops that run tile by tile (see `ctrlgrad.plan.tiling`).
+
+
+class Stretch(KernelWriter):
+    """Writes a kernel for the points from `first` to `end` of its one axis."""
+
+    first, end = "0", "0"
+
+    def ends(self, depth: int, axis: Axis) -> tuple[str, str]:
+        return self.first, self.end
+
+    def has_rest(self, axis: Axis, width: int) -> bool:
+        return True
+
+
+def write_tiles(
+    writer: Writer,
+    tiles: Tiles,
+    size: Callable[[Size], str],
+    nest: Callable[[type[Stretch], Kernel], Stretch],
+) -> None:
+    """A loop over tiles; `nest` gives the writer of a kernel, of the class that it is told."""
+    w = writer
+    for name in ("smin", "smax"):
+        w.declare(f"i64 @llvm.{name}.i64(i64, i64)")
+
+    def of(name: str, a: str, b: str) -> str:
+        return w.op(f"call i64 @llvm.{name}.i64(i64 {a}, i64 {b})")
+
+    lengths = [size(length_of(kernel)) for kernel in tiles.kernels]
+    lags, end = [], "0"
+    for length, terms in zip(lengths, tiles.lags, strict=True):
+        lag = "0"
+        for term in terms:
+            lag = w.add(lag, size(term))
+        lags.append(lag)
+        end = of("smax", end, w.add(length, lag))
+    with counted_loop(w, "0", end, tiles.points) as start:
+        for kernel, length, lag in zip(tiles.kernels, lengths, lags, strict=True):
+            at = start if lag == "0" else w.op(f"sub i64 {start}, {lag}")
+            after = of("smin", w.op(f"add i64 {at}, {tiles.points}"), length)
+            first = at if lag == "0" else of("smax", at, "0")
+            with w.when(w.op(f"icmp slt i64 {first}, {after}")):
+                stretch = nest(Stretch, kernel)
+                stretch.first, stretch.end = first, after
+                stretch.write()
+
+
+@contextmanager
+def loop_over_tiles(writer: Writer, length: str, points: int) -> Iterator[tuple[str, str]]:
+    """A loop over tiles of as many points, at least one, though it be empty; gives where each begins and ends."""
+    w = writer
+    for name in ("smin", "smax"):
+        w.declare(f"i64 @llvm.{name}.i64(i64, i64)")
+    end = w.op(f"call i64 @llvm.smax.i64(i64 {length}, i64 1)")
+    with counted_loop(w, "0", end, points) as start:
+        after = w.op(f"add i64 {start}, {points}")
+        yield start, w.op(f"call i64 @llvm.smin.i64(i64 {after}, i64 {length})")
 
 
 AnyNest = TypeVar("AnyNest", bound=KernelWriter)
@@ -70,11 +129,8 @@ class PlanWriter(TurnsText):
     """Writes a plan as a function `void @NAME(ptr %frame)`."""
 
     def function(self, name: str) -> str:
-        self.find_pushes(self.plan.body)
         self.prologue()
-        self.touched = touched(self.plan, self.plan.body) if self.is_cut else Counter()
-        if not self.is_cut:
-            self.bring_near(self.words_of_numbers(self.plan.body.steps))
+        self.bring_near(self.plan.near)
         self.block(self.plan.body)
         self.epilogue()
         self.write_near()
@@ -85,55 +141,33 @@ class PlanWriter(TurnsText):
 
     def block(self, block: Block) -> None:
         outside, self.known = self.known, {}
-        if self.is_outer:
-            self.steps_in_pieces(self.grouped(block))
-        else:
-            self.steps(self.grouped(block))
+        steps = iter(block.steps)
+        own: list[Step] = []
+        for step in steps:
+            piece = self.plan.pieces.get(step)
+            if piece is None:
+                own.append(step)
+                continue
+            self.steps(own)
+            own = []
+            for _ in piece.steps[1:]:
+                next(steps)
+            with self.apart():
+                for number in piece.local:
+                    self.keep_local(number)
+                self.bring_near(piece.near)
+                self.steps(piece.steps)
+                self.write_near()
+        self.steps(own)
         self.known = outside
 
-    def grouped(self, block: Block) -> Iterator[tuple[Tiles | None, Sequence[Step]]]:
-        """The steps of a block one by one, but those that run tile by tile as a group."""
-        steps = iter(block.steps)
-        for step in steps:
-            group, tiles = [step], self.plan.tiles.get(step) if isinstance(step, Kernel) else None
-            while tiles is not None and group[-1] is not tiles.kernels[-1]:
-                group.append(next(steps))
-            yield tiles, group
-
-    def steps(self, groups: Iterable[tuple[Tiles | None, Sequence[Step]]]) -> None:
-        for tiles, steps in groups:
+    def steps(self, steps: Sequence[Step]) -> None:
+        for tiles, group in grouped(self.plan, steps):
             if tiles is None:
-                self.step(steps[0])
-                self.release(steps[0])
+                self.step(group[0])
+                self.release(group[0])
             else:
-                self.tiles(tiles, steps)
-
-    def steps_in_pieces(self, groups: Iterable[tuple[Tiles | None, Sequence[Step]]]) -> None:
-        """Steps as functions of bounded text; what is longer by itself stays, and its blocks are such functions."""
-        waiting: list[tuple[Tiles | None, Sequence[Step]]] = []
-        total = 0
-        for group in groups:
-            weight = sum(map(weight_of, group[1]))
-            if waiting and total + weight > PIECE:
-                self.outlined(waiting)
-                waiting, total = [], 0
-            if weight > PIECE and any(blocks_of(step) for step in group[1]):
-                self.steps([group])
-            else:
-                waiting.append(group)
-                total += weight
-        if waiting:
-            self.outlined(waiting)
-
-    def outlined(self, groups: Sequence[tuple[Tiles | None, Sequence[Step]]]) -> None:
-        """Write steps as a function of their own, and its call."""
-        steps = [step for _, each in groups for step in each]
-        with self.apart():
-            counts = touched(self.plan, Block(tuple(steps)))
-            self.keep_small(number for number, count in counts.items() if count == self.touched[number])
-            self.bring_near(self.words_of_numbers(steps))
-            self.steps(groups)
-            self.write_near()
+                self.tiles(tiles, group)
 
     def tiles(self, tiles: Tiles, steps: Sequence[Step]) -> None:
         for step in steps:
@@ -220,17 +254,17 @@ class PlanWriter(TurnsText):
             return
         share = self.plan.shares.get(step)
         if share is not None:
-            given = (self.place_of, self.number, self.size, self.fail, self.vector_bytes)
+            given = (self.place_of, self.number, self.size, self.fail, self.plan.vectors[step])
             self.parts.append(SharedKernel(self.w, step, share, *given, f"part{len(self.parts)}").write())
             return
         if step in self.plan.functions:
-            call_kernel(self.w, step, self.place_of, self.number, self.size, self.vector_bytes)
+            call_kernel(self.w, step, self.place_of, self.number, self.size, self.plan.vectors[step])
             return
         self.nest(KernelWriter, step).write()
 
     def nest(self, kind: type[AnyNest], kernel: Kernel) -> AnyNest:
         """The writer of a kernel, of a class."""
-        return kind(self.w, kernel, self.place_of, self.number, self.size, self.fail, self.vector_bytes)
+        return kind(self.w, kernel, self.place_of, self.number, self.size, self.fail, self.plan.vectors[kernel])
 
     def fail(self, holds: str, check: Check, found: str) -> None:
         """End the run where a check of a kernel does not hold."""
@@ -252,7 +286,7 @@ class PlanWriter(TurnsText):
         write_pack(self, step)
 
     def columns(self, step: model.Columns) -> None:
-        from ctrlgrad.engines.native.rows_across import write_columns
+        from ctrlgrad.engines.native.short_rows import write_columns
 
         write_columns(self, step)
 

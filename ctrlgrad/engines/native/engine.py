@@ -23,7 +23,6 @@ from ctrlgrad.engines.native import frame, library, objects, target
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.refusals import NeedsAnotherPlan
 from ctrlgrad.engines.native.runtime import Program
-from ctrlgrad.engines.native.shared_nests import shared
 from ctrlgrad.ir import Graph, StackType, TensorType
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.plan import PASSES, planning
@@ -52,12 +51,12 @@ def plan_of(
     dropped: frozenset[Assumption] = frozenset(),
 ) -> Plan:
     """The plan of a graph for this machine, `without` some passes, and with assumptions `dropped`."""
-    return _decided(planning.plan_of(graph, shapes, _panels, without, dropped))
+    nbytes = target.host().vector_bytes
+    return _checked(planning.plan_of(graph, shapes, _panels, without, dropped, nbytes))
 
 
-def _decided(plan: Plan) -> Plan:
-    """The plan with the shares of its kernels, which the checker has judged where the environment asks for it."""
-    plan = shared(plan)
+def _checked(plan: Plan) -> Plan:
+    """The plan, which the checker has judged where the environment asks for it."""
     if os.environ.get("CTRLGRAD_CHECK_PLANS"):
         from ctrlgrad.plan.checker import check  # a part of every first call, if it stood above
 
@@ -68,7 +67,7 @@ def _decided(plan: Plan) -> Plan:
 def text_of(plan: Plan) -> tuple[str, list[str]]:
     """The text of a plan's module, and the routines that it calls."""
     machine = target.host()
-    writer = PlanWriter(plan, machine.vector_bytes)
+    writer = PlanWriter(plan)
     if writer.layout.loops:
         text = writer.function("body") + target.flushing(machine, "plan", "body", frame.FLUSHES)
     else:
@@ -164,7 +163,7 @@ def compiled(plan: Plan) -> Program:
             uses |= provider.addresses(names)
         return objects.library(key, make, uses)
 
-    return Program(plan, _FUNCTIONS.get(name, load), lambda loop: compiled(_decided(place(loop))))
+    return Program(plan, _FUNCTIONS.get(name, load), lambda loop: compiled(_checked(place(loop))))
 
 
 class Patterns:

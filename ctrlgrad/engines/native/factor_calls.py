@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 
-from ctrlgrad.engines import threads
+from ctrlgrad import threads
 from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.product_calls import known, moved
@@ -19,7 +19,7 @@ from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.model import Factorise, View
 from ctrlgrad.plan.sizes import ONE
 
-# Units of work (see `engines.threads`) of a multiplication of a small matrix's factors.
+# Units of work (see `ctrlgrad.threads`) of a multiplication of a small matrix's factors.
 MULTIPLICATION = 16
 # Routines on matrices that need not be square, without a right side.
 _DECOMPOSITIONS = ("orthonormal", "eigh", "svd")

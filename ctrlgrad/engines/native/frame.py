@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import field
 from enum import IntEnum
 
-from ctrlgrad.engines.native.outlining import exchanged, is_cut
 from ctrlgrad.plan.chunks import ChunkedLoop, loops_in_chunks
-from ctrlgrad.plan.effects import walk
+from ctrlgrad.plan.effects import binds, defines, walk
 from ctrlgrad.plan.model import Array, Loop, Outside, Plan, Register, Stack, Value, View
 from ctrlgrad.plan.places import Place
 from ctrlgrad.records import record
@@ -130,7 +129,9 @@ class Layout:
         self.constants = self.take(len(plan.constants))
         self.buffers = self.take(BUFFER_WORDS * len(plan.buffers))
         for result in plan.results:
-            self.results.append(self.take(len(result) if isinstance(result, tuple) else shape_words(result)))
+            # Of an array its sizes; where it lies is said by its buffer.
+            items = result.shape if isinstance(result, Array) else () if isinstance(result, Stack) else result
+            self.results.append(self.take(len(items)))
         self.stack_count = 1 + max(plan.handles.values(), default=-1)
         self.stacks = self.take(STACK_WORDS * self.stack_count)
         for stack, handle in plan.handles.items():
@@ -153,12 +154,13 @@ class Layout:
         self.ticks = self.take(1 + max(self.loops, default=-1))
         self.counters = self.take(1 + max(self.loops, default=-1))
         self.iterations = self.take(1 + max(self.loops, default=-1))
-        if is_cut(plan):
+        if plan.pieces:
             self.offsets = self.take(len(plan.buffers))
             for place in plan.places.values():
                 if place.kind in ("slot", "row") and place not in self.pointers:
                     self.pointers[place] = self.take(1)
-            self.numbers = self.take(exchanged(plan))
+            made = (value for step in walk(plan.body) for value in (*defines(step), *binds(step)))
+            self.numbers = self.take(len({value.name for value in made if isinstance(value, Register)}))
 
     def take(self, words: int) -> int:
         start = self.words
@@ -170,11 +172,6 @@ class Layout:
 
     def buffer(self, number: int) -> int:
         return self.buffers + BUFFER_WORDS * number
-
-
-def shape_words(value: Array | Stack) -> int:
-    """The sizes of a result; where it lies is said by its buffer."""
-    return len(value.shape) if isinstance(value, Array) else 0
 
 
 def value_words(value: Value) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ctrlgrad.engines.native.axes import Axis
 from ctrlgrad.engines.native.elements import Elements, First
 from ctrlgrad.engines.native.reductions import Sums
 from ctrlgrad.engines.native.text import Writer
-from ctrlgrad.plan.model import Kernel, Register, View
+from ctrlgrad.plan.axes import Axis
+from ctrlgrad.plan.model import Kernel, Register, Vectors, View
 from ctrlgrad.plan.sizes import Size
 
 if TYPE_CHECKING:
@@ -29,20 +29,13 @@ class Nest(Protocol):
     through: list[int]
     bases: list[str]
     sums: dict[int, Sums | Extremes]
-    still: dict[int, int]
-    in_memory: set[int]
     indices: dict[int, str]
-    uniform: set[int]
-    whole_width: int
-    vector_bytes: int
-    can_mask: bool
+    vectors: Vectors
     number: Callable[[Register], str]
     size: Callable[[Size], str]
     captured: Callable[[str, str], str]
 
     def ends(self, depth: int, axis: Axis) -> tuple[str, str]: ...
-    def width(self, axis: Axis) -> int: ...
-    def width_side_by_side(self, axis: Axis) -> int: ...
     def whole(self, start: str, total: str, step: int) -> str: ...
     def each(self, start: str, end: str, step: int = 1) -> Iterator[str]: ...
     def base(self, place: int) -> str: ...

@@ -14,16 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.engines.native.axes import (
-    Axis,
-    addresses_stand_still,
-    axes_of,
-    has_calls,
-    is_by_lane,
-    lanes_along,
-    lanes_of,
-    reads_backwards,
-)
 from ctrlgrad.engines.native.elements import Elements, First
 from ctrlgrad.engines.native.expressions import emit_expression
 from ctrlgrad.engines.native.loops import counted_loop
@@ -31,11 +21,11 @@ from ctrlgrad.engines.native.reductions import Sums, advance, combine, element_p
 from ctrlgrad.engines.native.sum_blocks import held, held_in_registers, in_blocks
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of
 from ctrlgrad.forks import once
-from ctrlgrad.plan.decisions import is_long, is_small
+from ctrlgrad.plan.axes import Axis, addresses_stand_still, axes_of, reads_backwards, uniform_outputs, views_of
 from ctrlgrad.plan.expression import Instruction
-from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
+from ctrlgrad.plan.model import Array, Check, Kernel, Register, Vectors, Write
 from ctrlgrad.plan.reductions import EXTREMES, neutral_of
-from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
+from ctrlgrad.plan.sizes import ONE, ZERO, Size
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.extremes import Extremes
@@ -174,14 +164,6 @@ def _times(nest: Nest, vector: str, stride: Size, width: int) -> str:
 
 INDEX = np.dtype(np.int64)
 
-# Of at most so few points each has registers of its own: elements of small arrays come and go one by one more often
-# than not.
-MOST_SINGLE = 8
-# Vectors in a turn of a reduction.
-UNROLL = 4
-# A kernel of at most so many instructions takes as many vectors a turn for at least so many elements.
-MOST_OF_A_TURN, MANY = 16, 512
-
 
 def cannot_fail(holds: str, check: Check, found: str) -> None:
     """The `fail` of a kernel without checks, whose text stands in a function of its own."""
@@ -199,45 +181,26 @@ class KernelWriter:
         number: Callable[[Register], str],
         size: Callable[[Size], str],
         fail: Callable[[str, Check, str], None],
-        vector_bytes: int,
+        vectors: Vectors,
     ) -> None:
-        self.w, self.kernel = writer, kernel
+        self.w, self.kernel, self.vectors = writer, kernel, vectors
         self.place, self.number, self.size, self.fail = place, number, size, fail
         # The name of a value of a type in the function that is being written.
         self.captured: Callable[[str, str], str] = lambda text, kind: text
-        # Outputs that are one number for all lanes of a vector: what is checked, and where something goes.
-        self.uniform = {k for check in kernel.checks for k in (check.output, check.found)}
-        self.uniform |= {k for write in kernel.writes for k in write.indices}
-        self.views = [o.view for o in kernel.operands] + [w.view for w in kernel.writes]
-        self.views += [o.columns for o in kernel.operands if o.columns is not None]
+        self.uniform, self.views = uniform_outputs(kernel), views_of(kernel)
         # The view through which each operand is read now: its own, or that of its columns.
         self.through = [*range(len(kernel.operands))]
-        self.vector_bytes = vector_bytes
-        self.whole_width = lanes_of(kernel, self.views, vector_bytes)
         self.bases = [place(view.array) for view in self.views]
         self.indices: dict[int, str] = {}
-        # Reductions that stay in registers: from which depth of the nest on, and their variables.
-        self.still: dict[int, int] = {}
+        # Variables of the reductions that are in registers.
         self.sums: dict[int, Sums | Extremes] = {}
-        # Reductions that add to memory, once they have left registers if they were there.
-        self.in_memory: set[int] = set()
         self.elements = Elements(writer)
-        self.is_long = is_long(kernel)
-        self.is_small = is_small(kernel) and not self.is_long
-        self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
-        instructions = kernel.expression.instructions
-        self.is_short = len(instructions) <= MOST_OF_A_TURN and not has_calls(kernel)
-        # `can_mask`: the processor has masks for elements of this size (four bytes or eight). `has_masks`: a remainder
-        # whose size only the run knows becomes a masked vector; writing a few elements one by one is faster in short
-        # kernels.
-        self.can_mask = vector_bytes > 16 and all(v.dtype.itemsize >= 4 for v in self.views)
-        self.has_masks = self.can_mask and not self.is_short
 
     def each(self, start: str, end: str, step: int = 1) -> Iterator[str]:
         """The numbers start, start + step, ... below end: one after the other where they are few, else in a loop."""
         if start == end:
             return
-        if is_number(start) and is_number(end) and (self.is_small or int(end) <= int(start) + step):
+        if is_number(start) and is_number(end) and (self.vectors.style == "points" or int(end) <= int(start) + step):
             yield from map(str, range(int(start), int(end), step))
             return
         with counted_loop(self.w, start, end, step) as i:
@@ -248,27 +211,10 @@ class KernelWriter:
     def axes(self) -> list[Axis]:
         return axes_of(self.kernel, self.views)
 
-    def is_reduction(self, write: Write) -> bool:
-        return write.how != "store" and not write.scattered
-
     def write(self) -> None:
         axes = self.axes()
-        kernel = self.kernel
-        count = len(kernel.operands)
-        # The axis from which on each write's address is constant: its value is accumulated in registers there.
-        still = self.still
-        for k, write in enumerate(kernel.writes):
-            if self.is_reduction(write):
-                depth = len(axes)
-                while depth and axes[depth - 1].strides[count + k] == ZERO:
-                    depth -= 1
-                varies = [axis.strides[count + k] != ZERO for axis in axes[:depth]]
-                if write.base is None and depth < len(axes):
-                    still[k] = depth
-                if k not in still or not all(varies):
-                    self.in_memory.add(k)
-                    self.start_in_memory(k, write, axes)
-        self.has_masks |= self.can_mask and len(still) == len(kernel.writes)
+        for k in sorted(self.vectors.in_memory):
+            self.start_in_memory(k, self.kernel.writes[k], axes)
         offsets = [self.offset(view.offset) for view in self.views]
         self.nest(axes, 0, offsets)
 
@@ -299,7 +245,7 @@ class KernelWriter:
     # Loops.
 
     def nest(self, axes: Sequence[Axis], depth: int, offsets: list[str]) -> None:
-        starting = [k for k, d in self.still.items() if d == depth]
+        starting = [k for k, d in self.vectors.registers.items() if d == depth]
         for k in starting:
             self.begin(k, axes)
         if depth == len(axes):
@@ -310,9 +256,9 @@ class KernelWriter:
             self.innermost(axis, [offsets], *self.ends(depth, axis))
         else:
             start, end = self.ends(depth, axes[depth])
-            if depth == len(axes) - 2 and not self.is_small:
+            if depth == len(axes) - 2 and self.vectors.rows:
                 # Kernels over vectors are written without knowing how rows are.
-                from ctrlgrad.engines.native.several_rows import take_several
+                from ctrlgrad.engines.native.short_rows import take_several
 
                 start = take_several(self, axes, offsets, start, end)
             for first, last in in_blocks(self.w, held(self, axes, depth, offsets), start, end, size=axes[depth].size):
@@ -330,16 +276,6 @@ class KernelWriter:
         found = {(o, stride): self.w.add(o, steps[stride]) for o, stride in dict.fromkeys(pairs)}
         return [found[pair] for pair in pairs]
 
-    def width(self, axis: Axis) -> int:
-        """Number of elements of a vector of this nest; 1 where it goes element by element."""
-        if self.is_single:
-            return 1
-        return lanes_along(self.kernel, axis, self.uniform, self.still, self.whole_width)
-
-    def width_side_by_side(self, axis: Axis) -> int:
-        """Number of lanes of a vector whose reads and writes are all contiguous or uniform; 1 if there is none."""
-        return 1 if is_by_lane(self.kernel, axis, self.uniform) else self.width(axis)
-
     def have_addresses(self, axis: Axis | None) -> bool:
         """Return true if the lanes of a vector along an axis gather, scatter or are checked by indices of their own."""
         return axis is not None and not addresses_stand_still(self.kernel, axis, self.uniform)
@@ -350,15 +286,15 @@ class KernelWriter:
 
     def innermost(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str) -> None:
         """Along the innermost axis, for one row or several, whose offsets are given."""
-        width = self.width(axis)
+        width = self.vectors.width
         if width > 1:
-            unroll = self.unroll(axis, width) if len(rows) == 1 else 1
+            unroll = self.vectors.unroll if len(rows) == 1 else 1
             if unroll > 1:
                 start = self.strip(axis, rows, start, total, width, unroll)
             start = self.strip(axis, rows, start, total, width, 1)
             if not self.has_rest(axis, width):
                 return
-            if self.takes_part(start, total, axis):
+            if self.takes_part(start, total):
                 self.part_of_vector(axis, rows, start, total, width)
                 return
         for begin, last in in_blocks(self.w, held_in_registers(self.sums.values()), start, total, size=axis.size):
@@ -370,17 +306,6 @@ class KernelWriter:
     def has_rest(self, axis: Axis, width: int) -> bool:
         """Return true if whole vectors may leave a remainder along an axis."""
         return not (axis.size.is_known and axis.size.factor % width == 0)
-
-    def unroll(self, axis: Axis, width: int) -> int:
-        """Unroll factor in vectors: above 1 for reductions, whose sums would wait for each other, and for short kernels
-        over many elements."""
-        if self.is_long:
-            return 1
-        if self.still:
-            is_long = not axis.size.is_known or axis.size.factor >= 2 * UNROLL * width
-        else:
-            is_long = self.is_short and axis.size.is_known and axis.size.factor >= MANY
-        return UNROLL if is_long else 1
 
     def strip(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str, width: int, unroll: int) -> str:
         """Vectors from start on, as long as whole ones are left; where they end."""
@@ -395,11 +320,9 @@ class KernelWriter:
                             self.point(offsets, width, k + row, axis, k * width)
         return end
 
-    def takes_part(self, start: str, total: str, axis: Axis) -> bool:
+    def takes_part(self, start: str, total: str) -> bool:
         """Return true if the remainder after whole vectors is computed as part of one vector."""
-        return (is_number(start) and is_number(total)) or (
-            self.has_masks and not is_by_lane(self.kernel, axis, self.uniform)
-        )
+        return (is_number(start) and is_number(total)) or self.vectors.masks
 
     def part_of_vector(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str, width: int) -> None:
         """Emit the remainder after whole vectors as one vector, whose first lanes are read and written."""
@@ -447,11 +370,11 @@ class KernelWriter:
 
         in_memory = []
         for k, each in enumerate(kernel.writes):
-            if k in self.still:
+            if k in self.vectors.registers:
                 self.sums[k].add([outputs[o] for o in each.outputs], width, lane, first)
             else:
                 in_memory.append(k)
-        if self.is_long:
+        if self.vectors.style == "sections":
             self.sections.write(in_memory, write)
         else:
             for k in in_memory:
@@ -548,7 +471,7 @@ class KernelWriter:
             return self.elements.load(self.base(place), at, operand.view.dtype, part, width, further, meant), True
 
         uniform = () if width > 1 and self.have_addresses(axis) else self.uniform
-        if self.is_long:
+        if self.vectors.style == "sections":
             return self.sections.point(leaf, width, uniform)
         return emit_expression(self.w, kernel.expression, leaf, width, uniform)
 
@@ -556,12 +479,11 @@ class KernelWriter:
 
     def begin(self, k: int, axes: Sequence[Axis], rows: int = 1) -> None:
         """Sums for each vector of a turn, or for each row of several."""
-        width = self.width(axes[-1]) if axes else 1
-        forms = []
-        if width == 1 or not self.takes_part(*self.ends(len(axes) - 1, axes[-1]), axes[-1]):
+        width, forms = self.vectors.width, []
+        if width == 1 or not self.takes_part(*self.ends(len(axes) - 1, axes[-1])):
             forms += [(1, row) for row in range(rows)]
         if width > 1:
-            lanes = rows if rows > 1 else self.unroll(axes[-1], width)
+            lanes = rows if rows > 1 else self.vectors.unroll
             forms += [(width, lane) for lane in range(lanes)]
         self.sums[k] = self.gathered(k, forms)
 
@@ -580,7 +502,7 @@ class KernelWriter:
         dtype, parts = element_parts(write.view.dtype)
         base, at = self.target(k, offsets)
         totals = [self.sums[k].total(part, row) for part in range(parts)]
-        if k in self.in_memory:
+        if k in self.vectors.in_memory:
             before = [self.elements.load(base, at, write.view.dtype, part, 1) for part in range(parts)]
             totals = [combine(self.w, write.how, dtype, *pair, 1) for pair in zip(before, totals, strict=True)]
         self.elements.store_parts(base, at, dtype, totals, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -124,8 +124,10 @@ class TurnsText(OutsideText):
         if step.number not in self.layout.chunks:
             return None
         with self.w.when(self.is_managed()):
-            self.tell_values(self.layout.chunked[step.number].captured, self.layout.captures[step.number])
-            self.each_apart(self.pushed_stacks(step), self.row_shape)
+            chunked, handles = self.layout.chunked[step.number], self.plan.handles
+            self.tell_values(chunked.captured, self.layout.captures[step.number])
+            stacks = (carry.inside for carry in step.carries if isinstance(carry.inside, Stack))
+            self.each_apart((stack for stack in stacks if handles[stack] in chunked.pushed), self.row_shape)
             self.ask(Request.BEGIN_LOOP, str(step.number))
         left = self.w.alloca("i64")
         self.w.line(f"store i64 {self.load_word(self.layout.chunks[step.number])}, ptr {left}")
@@ -160,13 +162,6 @@ class TurnsText(OutsideText):
         with self.w.when(self.is_managed()):
             self.tell_position()
             self.ask(Request.END_LOOP, str(step.number))
-
-    def pushed_stacks(self, step: Loop) -> Iterator[Stack]:
-        """The stacks that each iteration of a loop pushes on."""
-        pushed = self.layout.chunked[step.number].pushed
-        for carry in step.carries:
-            if isinstance(carry.inside, Stack) and self.plan.handles[carry.inside] in pushed:
-                yield carry.inside
 
     def poll(self, step: Loop, ticks: str) -> None:
         """Now and then Python has its turn: whenever the iterations that a variable counts down are over."""

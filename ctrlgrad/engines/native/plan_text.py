@@ -11,17 +11,13 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Layout, Request, Status
-from ctrlgrad.engines.native.outlining import Piece, is_cut
 from ctrlgrad.engines.native.text import Writer, is_number, memory_type_of, type_of
 from ctrlgrad.ir import attributes
-from ctrlgrad.plan.model import Array, Loop, Plan, Push, Register, Release, Step, Value, View
+from ctrlgrad.plan.model import Array, Loop, Plan, Register, Release, Step, Value, View
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import Size
 
 Item = TypeVar("Item")
-
-# The most bytes of a temporary that lies on the stack, where LLVM makes registers of it if it can, and of all of them.
-SMALL, MOST_SMALL = 128, 1 << 14
 
 # The most numbers that a function of a long plan loads where it starts; more would lie on the thread's stack.
 MOST_LOADED = 256
@@ -34,11 +30,54 @@ def from_word(word: int, kind: str, write: Callable[[str], str]) -> str:
     return write(f"load {kind}, ptr {write(f'getelementptr i64, ptr %frame, i64 {word}')}")
 
 
+class PieceText:
+    """A function of some steps of a plan, while it is written, and its call.
+
+    It takes the frame and the counters of the loops around, and gives whether the run has ended. Buffers it finds by
+    the frame, in whose words arguments, carried numbers and numbers of other functions lie, too: a long plan may have
+    more of them than a thread's stack has room for.
+    """
+
+    def __init__(self, number: int, outer: Writer) -> None:
+        self.name, self.w = f"piece{number}", Writer(outer)
+        self.parameters, self.arguments = ["ptr %frame"], ["ptr %frame"]
+        self.registers: dict[str, str] = {}
+        # Count of numbers that it loads from the frame where it starts.
+        self.loaded = 0
+        # The piece's numbers that other pieces read.
+        self.given: set[str] = set()
+        self.result = ""
+
+    def captured(self, kind: str, outside: str) -> str:
+        """The name inside of a value of the plan's function; a number that is known is written as it is."""
+        if not outside.startswith("%"):
+            return outside
+        name = f"%a{len(self.parameters)}"
+        self.parameters.append(f"{kind} {name}")
+        self.arguments.append(f"{kind} {outside}")
+        return name
+
+    def give(self, name: str, kind: str, word: int) -> None:
+        """Leave a number in a word of the frame."""
+        self.given.add(name)
+        place = self.w.op(f"getelementptr i64, ptr %frame, i64 {word}")
+        self.w.line(f"store {kind} {self.registers[name]}, ptr {place}")
+
+    def __str__(self) -> str:
+        """The line of its call: at the end of the plan's function it is known which numbers were read."""
+        return f"  {self.result} = call i1 @{self.name}({', '.join(self.arguments)})"
+
+    def text(self, vector_bytes: int) -> str:
+        self.w.line("ret i1 false")
+        signature = f"internal i1 @{self.name}({', '.join(self.parameters)}) noinline"
+        return self.w.function(signature, vector_bytes)
+
+
 class PlanText:
     """The function of a plan while it is written."""
 
-    def __init__(self, plan: Plan, vector_bytes: int) -> None:
-        self.plan, self.layout, self.vector_bytes = plan, Layout(plan), vector_bytes
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.layout, self.vector_bytes = plan, Layout(plan), plan.vector_bytes
         self.w = Writer()
         self.registers: dict[str, str] = {}
         # Values of numbers by what computes them, in the block that is being written.
@@ -47,17 +86,16 @@ class PlanText:
         self.calls_in_place = False
         # Of a plan that is cut into pieces: the piece that is being written, None for the plan's own function, and the
         # numbers that other pieces have computed.
-        self.piece: Piece | None = None
-        self.given: dict[str, Piece] = {}
+        self.piece: PieceText | None = None
+        self.given: dict[str, PieceText] = {}
         # Words of the frame that hold such numbers, and numbers of the plan's own function, by name.
         self.numbers: dict[str, int] = {}
         self.in_frame: dict[str, int] = {}
         self.taken = 0
         self.bases: dict[int, str] = {}
         self.outer: dict[str, Any] = {}
-        self.is_cut = is_cut(plan)
-        # Where buffers begin in the workspace, and the bytes of those on the stack.
-        self.small = 0
+        self.is_cut = bool(plan.pieces)
+        # Where buffers begin in the workspace.
         self.offsets: dict[Place, str] = {}
         # Addresses that are known all along, by place, and those of slots and rows, which change.
         self.addresses: dict[Place, str] = {}
@@ -69,14 +107,13 @@ class PlanText:
         self.stretch: tuple[str, str] | None = None
         # Functions that the plan's calls: parts of nests that threads share.
         self.parts: list[str] = []
-        self.pieces: list[Piece] = []
+        self.pieces: list[PieceText] = []
         # Functions for what the plan's does at many places, by name.
         self.shared: dict[str, str] = {}
         # Blocks that end the run, by the loops around.
         self.exits: dict[tuple[tuple[int, str], ...], str] = {}
         # Words that variables stand for.
         self.near: dict[int, str] = {}
-        self.pushes: dict[int, Push] = {}
 
     def word(self, index: int) -> str:
         """The address of a word, or of the variable that stands for it."""
@@ -85,9 +122,10 @@ class PlanText:
     def frame_word(self, index: int) -> str:
         return self.w.op(f"getelementptr i64, ptr %frame, i64 {index}")
 
-    def bring_near(self, indices: Iterable[int]) -> None:
-        """Keep words in variables, which become registers, between two times that the driver is asked."""
-        self.near = {index: self.w.alloca("i64") for index in indices}
+    def bring_near(self, handles: Iterable[int]) -> None:
+        """Keep words of stacks in variables, which become registers, between two times that the driver is asked."""
+        parts = (frame.BASE, frame.COUNT, frame.CAPACITY)
+        self.near = {self.layout.stack(handle) + part: self.w.alloca("i64") for handle in handles for part in parts}
         self.read_near()
 
     def read_near(self) -> None:
@@ -217,23 +255,19 @@ class PlanText:
             for buffer in () if self.is_cut else mine:
                 place = Place("buffer", buffer.number)
                 self.addresses[place] = w.op(f"getelementptr i8, ptr {base}, i64 {self.offsets[place]}")
-                self.keep_small((buffer.number,))
+                if buffer.number in plan.local:
+                    self.keep_local(buffer.number)
         results = [b for b in plan.buffers if b.result is not None and b.is_known_at_entry]
         self.each_apart(results, lambda buffer: self.ensure(buffer, buffer.count))
         for buffer in () if self.is_cut else results:
             index = layout.buffer(buffer.number)
             self.addresses[Place("buffer", buffer.number)] = self.load_word(index + frame.ADDRESS, "ptr")
 
-    def keep_small(self, numbers: Iterable[int]) -> None:
-        """Put buffers, if they are small, on the stack of the function that is written."""
-        for number in numbers:
-            buffer, place = self.plan.buffers[number], Place("buffer", number)
-            nbytes = buffer.count.factor * buffer.dtype.itemsize
-            is_small = buffer.count.is_known and 0 < nbytes <= SMALL and self.small + nbytes <= MOST_SMALL
-            if is_small and place in self.offsets:
-                self.small += nbytes
-                self.shown[place] = self.address(place)
-                self.addresses[place] = self.w.alloca(f"[{nbytes} x i8]", 64)
+    def keep_local(self, number: int) -> None:
+        """Put a buffer on the stack of the function that is written."""
+        buffer, place = self.plan.buffers[number], Place("buffer", number)
+        self.shown[place] = self.address(place)
+        self.addresses[place] = self.w.alloca(f"[{buffer.count.factor * buffer.dtype.itemsize} x i8]", 64)
 
     def padded(self, buffer: Buffer) -> str:
         """The bytes of a buffer, a multiple of 64."""
@@ -435,7 +469,7 @@ class PlanText:
     @contextmanager
     def apart(self) -> Iterator[None]:
         """Context of code that becomes a function of its own, and its call."""
-        piece = Piece(len(self.pieces), self.w)
+        piece = PieceText(len(self.pieces), self.w)
         inside: dict[str, Any] = {"w": piece.w, "registers": piece.registers, "piece": piece}
         inside |= {
             "addresses": {},
@@ -444,7 +478,6 @@ class PlanText:
             "near": {},
             "known": {},
             "given": {},
-            "small": 0,
             "bases": {},
         }
         self.outer = {name: getattr(self, name) for name in inside}

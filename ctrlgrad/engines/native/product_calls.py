@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from ctrlgrad.engines import threads
+from ctrlgrad import threads
 from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.plan_text import PlanText

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,15 @@ from ctrlgrad.engines.native.positions import Positions, noted
 from ctrlgrad.engines.native.stacks import Again, FrameStack, Session
 from ctrlgrad.engines.precision import flushes_subnormals
 from ctrlgrad.engines.reference.interpreter import explained
-from ctrlgrad.engines.threads import STOP
 from ctrlgrad.forks import once
+from ctrlgrad.ir import Trait, attributes
 from ctrlgrad.memory import Chunk
 from ctrlgrad.memory.pool import POOL
 from ctrlgrad.memory.session import current
 from ctrlgrad.plan.chunks import LoopPlan, carried_stacks, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
 from ctrlgrad.runtime.stack import empty
+from ctrlgrad.threads import STOP
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -48,6 +50,10 @@ class Program:
         # By the loop's number, and whether it pushes.
         self._loops: dict[tuple[int, bool], tuple[Program, LoopPlan]] = {}
         self.layout = Layout(plan)
+        self.has_effects = any(Trait.EFFECT in call.node.op.traits for call in self.layout.calls)
+        self.calls_back = any(attributes.Hook.find(call.node) for call in self.layout.calls)
+        is_once = self.has_effects or self.calls_back
+        self.waits = not is_once and any(isinstance(argument, Stack) for argument in plan.arguments)
         self.function: Callable[[int], None] = _FUNCTION(code["plan"])
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
         # Readable labels of stacks' contents, by handle.
@@ -68,6 +74,16 @@ class Program:
             counted = Frame(self)
             counted.silent_callbacks = silent_callbacks
             return Session(counted).run(arguments)
+        if not self.waits:
+            return self._run(arguments, silent_callbacks)
+        # Rows of a pullback that has outlived its budget: a call without room for them beside another begins anew.
+        call = partial(self._run, arguments, silent_callbacks)
+        managers = {stay.manager for x in arguments for stay in getattr(x, "stays", None) or ()}
+        for manager in sorted(managers, key=id):
+            call = partial(manager.turns.run, call, call)
+        return call()
+
+    def _run(self, arguments: Sequence[Any], silent_callbacks: int) -> list[Any]:
         try:
             found = self.idle.pop()
         except IndexError:
@@ -134,6 +150,8 @@ class Frame:
         ]
         self.outside = Outside(self)
         self.silent_callbacks = 0
+        # The arguments of the call that runs, and the copies of them that it reads.
+        self.held: tuple[Sequence[Any], list[np.ndarray]] | None = None
         self.session: Session | Again | None = None
         for index in self.layout.chunks.values():
             self.words[index] = ENDLESS
@@ -149,7 +167,7 @@ class Frame:
     # A call.
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
-        kept = self.arguments.put(arguments)
+        self.held = arguments, self.arguments.put(arguments)
         results = self.results.begin()
         self.error = None
         if self.layout.calls:
@@ -158,7 +176,7 @@ class Frame:
         self.integers[frame.FLUSHES] = flushes_subnormals()
         self.turns.start(self.sizes())
         self.program.function(self.address)
-        del kept
+        self.held = None
         try:
             if self.error is not None:
                 if isinstance(self.error, KeyboardInterrupt):

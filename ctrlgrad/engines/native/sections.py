@@ -15,8 +15,8 @@ from ctrlgrad.engines.native.elements import Elements
 from ctrlgrad.engines.native.expressions import Leaf, printed
 from ctrlgrad.engines.native.nest import Nest
 from ctrlgrad.engines.native.text import Captures, Writer, splat, type_of
-from ctrlgrad.plan.decisions import MEMORY_WEIGHT
 from ctrlgrad.plan.expression import Expression, Instruction
+from ctrlgrad.plan.vectors import MEMORY_WEIGHT
 from ctrlgrad.records import record
 
 # The most weight of a section.
@@ -66,7 +66,7 @@ class Sections:
         self.nest, self.expression = nest, nest.kernel.expression
         self.sections, self.slots = sections_of(self.expression)
         # Room for vectors of the widest numbers.
-        self.slot_bytes = 8 * nest.whole_width
+        self.slot_bytes = 8 * nest.vectors.lanes
         count = max(self.slots.values(), default=0) + 1
         self.table = nest.w.alloca(f"[{count * self.slot_bytes} x i8]", 64)
 
@@ -121,7 +121,7 @@ class Sections:
         with nest.elements.turn():
             yield
         nest.__dict__.update(outside)
-        w.call("section", inner, given, nest.vector_bytes)
+        w.call("section", inner, given, nest.vectors.nbytes)
 
 
 class Outputs(Sequence[str]):

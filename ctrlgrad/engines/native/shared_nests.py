@@ -1,175 +1,27 @@
-"""Nests with much work, cut along an axis into parts that the pool's threads share.
+"""Nests that threads share (`Plan.shares`), as LLVM text: a function for each part, which the pool's threads call.
 
-How a nest is cut follows from its sizes alone, so results have the same bits whatever the number of threads. A part is
-a function of its own, which finds what it needs from around it in a table. The axis is the one that gives most parts:
-one along which the parts write to different elements, the outermost one of several; or, where the nest reduces along
-the outermost axis, that one. Then each part has a result of its own, and these are combined in their order: a position
-of an extreme with the extreme that the part found there.
+A function finds what it needs from around it in a table.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from ctrlgrad.engines import threads
-from ctrlgrad.engines.native.axes import Axis, axes_of
 from ctrlgrad.engines.native.nests import KernelWriter
-from ctrlgrad.engines.native.outlining import in_pieces
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
-from ctrlgrad.plan.effects import blocks_of, walk
-from ctrlgrad.plan.model import (
-    Array,
-    Block,
-    Check,
-    Cumulate,
-    Kernel,
-    Loop,
-    Plan,
-    Register,
-    Share,
-    Step,
-    Tiles,
-    Transform,
-    Write,
-)
+from ctrlgrad.plan.axes import Axis
+from ctrlgrad.plan.model import Array, Check, Kernel, Register, Share, Vectors, Write
 from ctrlgrad.plan.reductions import EXTREMES
-from ctrlgrad.plan.sharing import shared_axes
-from ctrlgrad.plan.sizes import ZERO, Size, product
-from ctrlgrad.plan.tiling import groups_of, loop_tiles
+from ctrlgrad.plan.sharing import work_of
+from ctrlgrad.plan.sizes import ZERO, Size
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.extremes import Extremes
-
-# Units of work (see `engines.threads`) of a call of an elementary function, and of a byte that is read or written.
-CALL, BYTE = 20, 1
-# Parts of the innermost axis begin at multiples of this many elements: then only the last one has a tail. The first
-# number is for nests of one axis, the second one for several.
-ALIGNMENT, NARROW = 256, 64
-# Transforms of a part are a multiple of this many: of the lanes of each vector.
-LANES = 16
-# The most results of parts that are combined, and the bytes of them, which lie on the stack.
-MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
-
-
-def shared(plan: Plan) -> Plan:
-    """The plan with `tiles` and `shares`: kernels that run tile by tile, and what threads share.
-
-    Kernels of a block that run tile by tile stay whole. A loop with a kernel that threads share is not tiled, nor one
-    that becomes several functions.
-    """
-    shares: dict[Kernel | Cumulate | Transform, Share] = {}
-    tiles: dict[Step, Tiles] = {}
-    for block in _blocks(plan.body):
-        groups = list(groups_of(block, plan))
-        tiles |= {group.kernels[0]: group for group in groups}
-        tiled = {kernel for group in groups for kernel in group.kernels}
-        for step in block.steps:
-            if isinstance(step, Cumulate) and (cut := share_of_cumulate(step)):
-                shares[step] = cut
-            if isinstance(step, Transform) and (cut := share_of_transform(step)):
-                shares[step] = cut
-            if isinstance(step, Kernel) and step not in tiled and (parts := threads.parts_of(work_of(step))) > 1:
-                share = share_of(step, parts)
-                shares |= {} if share is None else {step: share}
-    for step in walk(plan.body):
-        if not isinstance(step, Loop) or in_pieces(step, plan) or any(inner in shares for inner in step.body.steps):
-            continue
-        if (found := loop_tiles(step, plan)) is not None:
-            tiles = {first: group for first, group in tiles.items() if first not in found.kernels} | {step: found}
-    return replace(plan, shares=shares, tiles=tiles)
-
-
-def _blocks(block: Block) -> Iterator[Block]:
-    """A block and those inside its steps."""
-    yield block
-    for step in block.steps:
-        for inner in blocks_of(step):
-            yield from _blocks(inner)
-
-
-def work_of(kernel: Kernel) -> int:
-    """Units of work of a nest: its instructions, or the bytes that it moves; 0 where its size is not known."""
-    points = product(kernel.space)
-    each = sum(CALL if i.op == "call" else 1 for i in kernel.expression.instructions) + len(kernel.writes)
-    views = [*(o.view for o in kernel.operands), *(w.view for w in kernel.writes)]
-    moved = sum(BYTE * v.dtype.itemsize for v in views if v.strides and ZERO not in v.strides)
-    return points.factor * max(each, moved) if points.is_known else 0
-
-
-def share_of(kernel: Kernel, parts: int) -> Share | None:
-    """The cut that gives most parts, at most so many; None where parts would meet."""
-    axes = axes_of(kernel, [o.view for o in kernel.operands] + [w.view for w in kernel.writes]) if parts > 1 else []
-    apart, found = set(shared_axes(kernel)), []
-    for depth, axis in enumerate(axes):
-        most, has_results = parts, not apart.issuperset(axis.of)
-        if has_results:
-            reduced = [write for write in kernel.writes if all(write.view.strides[a] == ZERO for a in axis.of)]
-            is_whole = all(_has_parts(w, axes) for w in reduced) and not any(w.scattered for w in kernel.writes)
-            if depth or not reduced or not is_whole:
-                continue
-            nbytes = max(write.view.array.count.factor * write.view.dtype.itemsize for write in reduced)
-            most = min(parts, MOST_RESULTS, RESULT_BYTES // max(nbytes, 1))
-        unit = math.ceil(axis.size.factor / max(most, 1))
-        if depth == len(axes) - 1:
-            step = ALIGNMENT if len(axes) == 1 else NARROW
-            unit = math.ceil(unit / step) * step
-        found.append(Share(axis.of, unit, math.ceil(axis.size.factor / unit), has_results))
-    best = max(found, key=lambda share: (share.parts, not share.has_results), default=None)
-    return best if best is not None and best.parts > 1 else None
-
-
-def work_of_cumulate(step: Cumulate) -> int:
-    """Units of work of a cumulative operation: it may read its elements twice."""
-    count = product(step.view.shape)
-    return count.factor * 3 * BYTE * step.view.dtype.itemsize if count.is_known else 0
-
-
-def share_of_cumulate(step: Cumulate) -> Share | None:
-    """The cut that gives most parts; along positions only where parts of rows or columns are fewer."""
-    parts, found = threads.parts_of(work_of_cumulate(step)), []
-    if parts == 1:
-        return None
-    rows, positions, columns = (size.factor for size in step.view.shape)
-    most = min(parts, MOST_RESULTS, RESULT_BYTES // (rows * columns * step.total.itemsize))
-    for axis, size, limit, unit in ((0, rows, parts, 1), (2, columns, parts, NARROW), (1, positions, most, ALIGNMENT)):
-        if limit > 0:
-            of_a_part = math.ceil(math.ceil(size / limit) / unit) * unit
-            found.append(Share((axis,), of_a_part, math.ceil(size / of_a_part), axis == 1))
-    best = max(found, key=lambda share: share.parts)
-    return best if best.parts > 1 else None
-
-
-def work_of_transform(step: Transform) -> int:
-    """Units of work of transforms: each pass reads and writes their numbers."""
-    rows, _, columns = step.view.shape
-    count = rows * columns
-    return count.factor * step.n * step.n.bit_length() * 2 * step.result.dtype.itemsize if count.is_known else 0
-
-
-def share_of_transform(step: Transform) -> Share | None:
-    """Parts of whole vectors of transforms, where there are enough of these."""
-    parts, rows, columns = threads.parts_of(work_of_transform(step)), step.view.shape[0], step.view.shape[2]
-    if parts == 1:
-        return None
-    count = rows.factor * columns.factor
-    unit = math.ceil(count / parts)
-    unit = math.ceil(unit / LANES) * LANES if unit > LANES else unit
-    cut = Share((0, 2), unit, math.ceil(count / unit))
-    return cut if cut.parts > 1 else None
-
-
-def _has_parts(write: Write, axes: Sequence[Axis]) -> bool:
-    """Return true if a reduction's results of several parts become one: by its own operation, or, of positions in a
-    single row, with the extremes that the parts found there."""
-    is_own = write.how != "store" and not write.scattered and write.base is None
-    return is_own and (write.how not in EXTREMES or len(axes) == 1)
 
 
 class _Part(KernelWriter):
@@ -207,11 +59,11 @@ class SharedKernel:
         number: Callable[[Register], str],
         size: Callable[[Size], str],
         fail: Callable[[str, Check, str], None],
-        vector_bytes: int,
+        vectors: Vectors,
         name: str,
     ) -> None:
         self.w, self.kernel, self.share, self.name = writer, kernel, share, name
-        self.outer = KernelWriter(writer, kernel, place, number, size, fail, vector_bytes)
+        self.outer = KernelWriter(writer, kernel, place, number, size, fail, vectors)
         self.inner = Writer(writer)
         self.table: list[tuple[str, str]] = []
         self.known: dict[str, str] = {}
@@ -222,10 +74,16 @@ class SharedKernel:
             lambda register: self.captured(type_of(register.dtype), number(register)),
             lambda given: self.captured("i64", size(given)),
             self.failed,
-            vector_bytes,
+            vectors,
         )
         # Two words of each part: the number of the check that does not hold, counted from 1, and what it has found.
-        self.failures = writer.alloca(f"[{2 * share.parts} x i64]", 8) if kernel.checks else ""
+        self.nbytes = 0
+        self.failures = self.memory(16 * share.parts) if kernel.checks else ""
+
+    def memory(self, nbytes: int) -> str:
+        """Memory on the stack for this nest, which later steps use again: a function may have many nests."""
+        at, self.nbytes = self.nbytes, self.nbytes + (nbytes + 63) // 64 * 64
+        return self.w.passing(nbytes, at)
 
     def captured(self, kind: str, text: str) -> str:
         """A value of the function around, inside of a part."""
@@ -276,7 +134,7 @@ class SharedKernel:
             """A table of a result of all parts, and where that of this part is."""
             dtype, pieces = element_parts(given)
             size, kind = self.kernel.writes[k].view.array.count.factor * pieces, memory_type_of(dtype)
-            table = w.alloca(f"[{cut.parts * size} x {kind}]", 64)
+            table = self.memory(cut.parts * size * dtype.itemsize)
             behind, inside = inner.op(f"mul i64 %part, {size}"), self.captured("ptr", table)
             return table, inner.op(f"getelementptr {kind}, ptr {inside}, i64 {behind}")
 
@@ -293,7 +151,7 @@ class SharedKernel:
         part.end = inner.op(f"call i64 @llvm.smin.i64(i64 {after}, i64 {length})")
         part.write()
         inner.line("ret void")
-        for k in sorted(part.in_memory - set(own)):
+        for k in sorted(part.vectors.in_memory - set(own)):
             self.outer.start_in_memory(k, self.kernel.writes[k], axes)
         if self.kernel.checks:
             w.declare("void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
@@ -307,7 +165,7 @@ class SharedKernel:
             else:
                 self.combine_parts(k, table, cut.parts)
         signature = f"internal void @{self.name}(ptr %table, i64 %part, i64 %worker)"
-        return inner.function(signature, part.vector_bytes)
+        return inner.function(signature, part.vectors.nbytes)
 
     def choose_part(self, k: int, positions: str, extremes: str, parts: int) -> None:
         """The position of the extreme of the first part that has none beyond it."""
@@ -334,7 +192,7 @@ class SharedKernel:
         w, view, outer = self.w, self.kernel.writes[k].view, self.outer
         dtype, pieces = element_parts(view.dtype)
         count, base = view.array.count.factor, outer.bases[len(self.kernel.operands) + k]
-        width = max(outer.vector_bytes // dtype.itemsize, 1) if pieces == 1 and np.dtype(dtype).kind in "fiu" else 1
+        width = max(outer.vectors.nbytes // dtype.itemsize, 1) if pieces == 1 and np.dtype(dtype).kind in "fiu" else 1
         whole = count // width * width
 
         def combined(at: str, width: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Request, Status
@@ -18,7 +18,6 @@ from ctrlgrad.plan.model import (
     Block,
     CopyStack,
     FromStack,
-    Loop,
     NewStack,
     Outside,
     Plan,
@@ -27,7 +26,6 @@ from ctrlgrad.plan.model import (
     ReadRow,
     Register,
     Stack,
-    Step,
     ToStack,
     View,
     WriteRow,
@@ -68,20 +66,14 @@ def _moved(block: Block) -> Iterator[tuple[int, int]]:
         yield source, target
 
 
-# How many stacks keep their words in registers.
-MOST_NEAR = 6
-# Steps whose code accesses rows of a stack's last block directly.
-_ROWS = (Push, Pop, ReadRow, WriteRow)
-
-
 class StackText(PlanText):
     """Writes pushes, pops, and reads and writes of rows."""
 
-    def find_pushes(self, block: Block) -> None:
-        for number, step in enumerate(s for s in walk(block) if isinstance(s, Push)):
-            self.pushes[number] = step
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.pushes = dict(enumerate(step for step in walk(plan.body) if isinstance(step, Push)))
         self.push_numbers = {step: number for number, step in self.pushes.items()}
-        self.partly_written = partly_written(self.plan)
+        self.partly_written = partly_written(plan)
 
     def define(self, array: Array) -> str:
         """The address of an array that is about to be written."""
@@ -91,18 +83,6 @@ class StackText(PlanText):
         elif place.kind == "slot":
             self.reserve(place.number)
         return self.address(place)
-
-    def words_of_numbers(self, steps: Iterable[Step]) -> list[int]:
-        """The words of stacks of numbers that loops use, if there are few: a push or a pop of a number costs little
-        beside them. Outside of loops they would be no gain, and every request in the plan is longer by them."""
-        loops = [step for step in walk(Block(tuple(steps))) if isinstance(step, Loop)]
-        inside = (step for loop in loops for block in (loop.condition, loop.body) for step in walk(block))
-        used = {step.stack for step in inside if isinstance(step, _ROWS)}
-        handles = {self.plan.handles[stack] for stack in used if self.plan.rows[stack] == ()}
-        if len(handles) > MOST_NEAR:
-            return []
-        parts = (frame.BASE, frame.COUNT, frame.CAPACITY)
-        return [self.layout.stack(handle) + part for handle in sorted(handles) for part in parts]
 
     def is_shape_known(self, stack: Stack) -> bool:
         """Return true if the shape of a stack's rows follows from what has been computed so far."""

@@ -16,21 +16,22 @@ chunk's blocks again, the loop is run as a plan of its own, from a copy of what 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from ctrlgrad import memory
+from ctrlgrad.engines.block_kernels import handed_out
 from ctrlgrad.engines.native import frame as fields
 from ctrlgrad.engines.native.frame import Layout
 from ctrlgrad.engines.native.frame_memory import FrameMemory
 from ctrlgrad.engines.native.memory import address_of, array_at
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError, forget_values
-from ctrlgrad.ir import Trait
+from ctrlgrad.ir import attributes
 from ctrlgrad.ir.control import loop_name
 from ctrlgrad.memory import Chunk, Manager
-from ctrlgrad.memory.manager import GivingBack
+from ctrlgrad.memory.manager import GIVE_BACK
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
@@ -47,10 +48,10 @@ from ctrlgrad.runtime.chunks import (
     ManagedLoop,
     Replay,
     chunk_bytes,
-    managed,
 )
 from ctrlgrad.runtime.stack import (
     CPU,
+    MOST_AHEAD,
     Block,
     Blocks,
     BlockStack,
@@ -297,7 +298,7 @@ class FrameStack:
         """Room for so many rows more, in one piece."""
         count = self.integers[fields.COUNT] + self.integers[fields.BELOW]
         if self.stack.written is not None or (count and self.is_indexed):
-            self.gather(2 * count + LEAST_ROWS)
+            self.gather(2 * count + max(1, min(LEAST_ROWS, MOST_AHEAD // max(self.row_bytes(shape), 1))))
             return
         # There is room for several times as many. A block that was closed has none for no rows either.
         rows = max(rows, 1)
@@ -305,7 +306,8 @@ class FrameStack:
         if current() is None:
             if self.open is None and self.extend(shape, rows):
                 return
-            capacity = max(LEAST_ROWS, min(2 * self.last_capacity() // rows or FIRST_ROWS, CHUNK_BYTES // piece)) * rows
+            least = max(1, min(LEAST_ROWS, MOST_AHEAD // piece))
+            capacity = max(least, min(2 * self.last_capacity() // rows or FIRST_ROWS, CHUNK_BYTES // piece)) * rows
             if not count:
                 capacity = max(capacity, self.joined_rows)
         else:
@@ -405,6 +407,9 @@ class Positions(Protocol):
 class Program(Protocol):
     """A plan with its machine code."""
 
+    has_effects: bool
+    calls_back: bool
+
     @property
     def positions(self) -> Positions: ...
 
@@ -434,6 +439,7 @@ class Frame(Protocol):
     stacks: list[FrameStack]
     # That of a memory session, which puts itself here.
     session: Any
+    held: Any
 
     @property
     def program(self) -> Program: ...
@@ -486,7 +492,9 @@ class Session:
 
     Where chunks are longer than they must be, or computed again by a choice that measured times made, and there turns
     out to be no room for that, the call begins anew with copies of short chunks: whether a budget suffices is no matter
-    of times. A call that has effects cannot begin anew, and keeps to those from the start.
+    of times. A call that is refused beside another thread's begins anew when that is over, unless it calls the user's
+    Python, which may wait for that thread. A call that has effects cannot begin anew, and keeps to copies of short
+    chunks from the start.
     """
 
     def __init__(self, frame: Frame) -> None:
@@ -495,42 +503,49 @@ class Session:
         # The names of the loops that began while more than the least memory was open to them. Another thread's call may
         # keep them to the least meanwhile: this call can begin anew all the same.
         self.begun: set[str] = set()
-        self.has_effects = any(Trait.EFFECT in call.node.op.traits for call in frame.layout.calls)
+        self.has_effects, self.calls_back = frame.program.has_effects, frame.program.calls_back
+        self.rows_leave = any(isinstance(result, Stack) for result in frame.plan.results)
 
     def run(self, arguments: Any) -> list[Any]:
+        if self.has_effects:
+            return handed_out(self._run(arguments))
         program = self.frame.program
+        if self.calls_back:
+            return self._run_or_begin_anew(program, arguments)
+        return manager().turns.run(lambda: self._run_or_begin_anew(program, arguments), lambda: program(arguments))
+
+    def _run_or_begin_anew(self, program: Program, arguments: Any) -> list[Any]:
         try:
-            return self._run(arguments)
+            # Rows that leave the call as arrays are read in its turn, and while it can begin anew.
+            return handed_out(self._run(arguments))
         except MemoryBudgetError as error:
-            if self.has_effects or not self.keep_to_least(self.begun):
+            changed = [name for name in self.begun if manager().keep_to_least(name)]
+            if not changed:
                 raise
             forget_values(error)
         return program(arguments)
-
-    def keep_to_least(self, names: Collection[str]) -> bool:
-        changed = {name for name in names if manager().keep_to_least(name)}
-        return bool(changed)
 
     def _run(self, arguments: Any) -> list[Any]:
         frame = self.frame
         frame.session = self
         frame.words[fields.IS_MANAGED] = 1
+        token = GIVE_BACK.set((*GIVE_BACK.get(), frame.give_back))
         try:
-            with GivingBack(frame.give_back):
-                return frame.run(arguments)
+            return frame.run(arguments)
         except BaseException:
             # What the loops captured counts as long as they are held.
             while self.loops:
                 self.loops.popitem()[1][1].abandon()
             raise
         finally:
+            GIVE_BACK.reset(token)
             frame.dispose()
 
     def begin(self, number: int) -> None:
         name = loop_name(self.frame.layout.loops[number].node)
         if self.has_effects:
-            self.keep_to_least((name,))
-        elif not manager().keeps_to_least(name):
+            manager().keep_to_least(name)
+        elif not manager().planner.keeps_to_least(name):
             self.begun.add(name)
         roles = self.frame.layout.chunked[number]
         loop = FrameLoop(self.frame, roles)
@@ -540,21 +555,20 @@ class Session:
         loop.allow(0 if isinstance(driver.lengths, Lengths) else driver.before())
 
     def _driver(self, loop: FrameLoop, roles: ChunkedLoop) -> ChunkDriver[_Length]:
-        replay = LoopReplay(self.frame, roles) if roles.can_repeat else None
+        # Rows that leave the call are copied unless the user asks otherwise: a pullback holds no states of its loops.
+        may_repeat = roles.can_repeat and not (self.rows_leave and not attributes.Loop.of(roles.loop.node).checkpoint)
+        replay = LoopReplay(self.frame, roles) if may_repeat else None
         phase: Phase = "backward" if roles.pops else "forward"
-        runs = managed(roles.loop.node, manager(), replay, phase, pushes=roles.pushes)
+        runs = ManagedLoop(roles.loop.node, manager(), replay, phase, pushes=roles.pushes)
         if not roles.pushes:
             return ChunkDriver(loop, runs, UNBOUNDED)
         least = 1 if chunk_bytes() < CHUNK_BYTES else LEAST_ITERATIONS
         # A chunk of what loops inside push alone is over when they have pushed enough.
         first = FIRST_ITERATIONS if roles.pushed else MOST_ITERATIONS
-        return ChunkDriver(loop, runs, Lengths(first, MOST_ITERATIONS, least, self.may_grow(roles)))
-
-    def may_grow(self, roles: ChunkedLoop) -> bool:
-        """Return true if a loop's chunks may be long: their bytes are known, no other chunks are read meanwhile, and
-        they are read in this call, which can begin anew."""
-        results = self.frame.plan.results
-        return not (roles.pushed_inside or roles.pops or any(isinstance(result, Stack) for result in results))
+        # They may be long if their bytes are known, no others are read meanwhile, and they are read in this call, which
+        # can begin anew.
+        may_grow = not (roles.pushed_inside or roles.pops or self.rows_leave)
+        return ChunkDriver(loop, runs, Lengths(first, MOST_ITERATIONS, least, may_grow, len(roles.pushed)))
 
     def next(self, number: int) -> None:
         """At the head of an iteration: as many have run as were allowed."""
@@ -589,14 +603,16 @@ class Again:
         frame = self.frame
         frame.session = self
         frame.words[fields.IS_MANAGED] = self.left > 0
+        token = GIVE_BACK.set((*GIVE_BACK.get(), frame.give_back))
         try:
-            with GivingBack(frame.give_back):
-                results = frame.run(arguments)
+            results = frame.run(arguments)
         except BaseException:
             if self.loop is not None:
                 self.loop.abandon()
             frame.dispose()
             raise
+        finally:
+            GIVE_BACK.reset(token)
         frame.rest()
         return results
 
@@ -720,8 +736,10 @@ class LoopReplay(Replay[_Length]):
         self.roles = roles
         self.program, found = frame.program.loop_program(roles.loop.number, pushes=True)
         captured = frame.told(found.captured, frame.layout.captures[roles.loop.number])
-        # Captures in the plan's own memory may be overwritten later and are copied.
+        # Captures in the plan's own memory may be overwritten later and are copied. The arguments are held: rows that
+        # leave the call may be computed again after it.
         self.captured = {value: frame.kept(value, x) for value, x in zip(found.captured, captured, strict=True)}
+        self.held = frame.held
         # For each carry the dtype of a stack; None for numbers and arrays.
         carried = [c.inside for c in roles.loop.carries]
         self.stacks = [inside.dtype if isinstance(inside, Stack) else None for inside in carried]

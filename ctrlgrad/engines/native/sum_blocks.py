@@ -22,8 +22,8 @@ from ctrlgrad.plan.model import Write
 from ctrlgrad.plan.sizes import ZERO, Size, product
 
 if TYPE_CHECKING:
-    from ctrlgrad.engines.native.axes import Axis
     from ctrlgrad.engines.native.nest import Nest
+    from ctrlgrad.plan.axes import Axis
 
 # Turns of a loop that add to a sum before it begins anew.
 BLOCK = 256
@@ -151,11 +151,12 @@ def held_in_registers(gathered: Iterable[object]) -> list[InRegister]:
 
 def held(nest: Nest, axes: Sequence[Axis], depth: int, offsets: list[str]) -> list[Held]:
     """The sums to which a loop over the axis at a depth adds, in registers and in memory."""
-    found: list[Held] = [*held_in_registers(nest.sums[k] for k, begun in nest.still.items() if begun <= depth)]
-    for k in sorted(nest.in_memory):
+    registers = nest.vectors.registers
+    found: list[Held] = [*held_in_registers(nest.sums[k] for k, begun in registers.items() if begun <= depth)]
+    for k in sorted(nest.vectors.in_memory):
         write, place = nest.kernel.writes[k], len(nest.kernel.operands) + k
         dtype, parts = element_parts(write.view.dtype)
-        stands = axes[depth].strides[place] == ZERO and depth < nest.still.get(k, len(axes))
+        stands = axes[depth].strides[place] == ZERO and depth < registers.get(k, len(axes))
         if stands and is_rounded(write, dtype):
             kept = [n for n in range(depth + 1, len(axes)) if axes[n].strides[place] != ZERO]
             found.append(_held_in_memory(nest, place, axes, kept, offsets[place], dtype, parts))

@@ -95,6 +95,8 @@ class Writer:
         self._lines: list[object] = []
         self._values = 0
         self._names = 0
+        # Bytes of the memory that steps use in turn.
+        self._passing = 0
 
     def fresh(self) -> str:
         """A name for the value of the next line; names must be used in the order in which they were given."""
@@ -148,6 +150,11 @@ class Writer:
         """Memory for the time of the call; its address. LLVM makes registers of it where it can."""
         return self.at_entry(f"alloca {kind}" + (f", align {align}" if align else ""))
 
+    def passing(self, nbytes: int, at: int = 0) -> str:
+        """Memory that one step after another uses, from byte `at` on; its address."""
+        self._passing = max(self._passing, at + nbytes)
+        return self.op(f"getelementptr i8, ptr %passing, i64 {at}") if at else "%passing"
+
     def declare(self, signature: str) -> None:
         """Declare a function outside of the module, once: `float @sinf(float)`, with attributes behind it."""
         self.declarations[signature] = None
@@ -194,9 +201,9 @@ class Writer:
         of the cache.
         """
         stack = f"alignstack({alignment}) " if alignment else ""
-        return "\n".join(
-            [f"define {signature} {stack}nounwind {{", "entry:", *self._entry, *map(str, self._lines), "}", ""]
-        )
+        passing = [f"  %passing = alloca [{self._passing} x i8], align 64"] if self._passing else []
+        lines = [*passing, *self._entry, *map(str, self._lines)]
+        return "\n".join([f"define {signature} {stack}nounwind {{", "entry:", *lines, "}", ""])
 
     def call(self, hint: str, inner: Writer, captures: Captures, alignment: int) -> None:
         """Write a call of what `inner` has written, a function of the module. Equal ones are one function."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.product_calls import known
 from ctrlgrad.engines.native.products import real, transforms
-from ctrlgrad.engines.native.shared_nests import call_ranges, work_of_transform
+from ctrlgrad.engines.native.shared_nests import call_ranges
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.model import Transform
+from ctrlgrad.plan.sharing import work_of_transform
 
 
 def write_transform(plan: StackText, step: Transform) -> None:

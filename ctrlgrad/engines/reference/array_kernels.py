@@ -11,13 +11,13 @@ import numpy as np
 from ctrlgrad.dtypes import computed_dtype, converted, dtype_kind, running_dtype
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE, InPlace, Pure, own, same, template_shape
-from ctrlgrad.engines.threads import default_threads
 from ctrlgrad.errors import ExecutionError, ShapeError
 from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ops.arrays import fill
 from ctrlgrad.ops.elementwise import FACTS
 from ctrlgrad.records import pairs
+from ctrlgrad.threads import default_threads
 
 PURE |= {name: same(facts.numpy) for name, facts in FACTS.items()}
 
@@ -198,7 +198,7 @@ def _argsort(node: Node) -> Callable[..., Any]:
     return lambda x: _descending(x, axis)
 
 
-# Units of work (see `engines.threads`) of an element and a halving of its row; and of starting a thread: 100 us.
+# Units of work (see `ctrlgrad.threads`) of an element and a halving of its row; and of starting a thread: 100 us.
 SORT, START = 100, 5_000_000
 
 
@@ -318,9 +318,16 @@ def _add(x: Any, where: Any, value: Any) -> None:
     x[where] += value
 
 
+def _add_row(x: Any, where: Any, value: Any) -> None:
+    # NumPy reads beyond a value of rank 1 that it repeats for the rows of an index array.
+    np.add.at(x, where, value[None])
+
+
 def _additem(node: Node) -> Callable[[list[Any], Run], Any]:
-    repeats = any(isinstance(v.type, TensorType) and v.type.rank > 0 for v in node.operands[2:])
-    return _updating(np.add.at if repeats else _add)(node)
+    _, value, *indices = (v.type.rank for v in node.operands if isinstance(v.type, TensorType))
+    rank = max(indices, default=0)
+    add = _add_row if rank > 1 and value == 1 else np.add.at if rank > 0 else _add
+    return _updating(add)(node)
 
 
 IN_PLACE["setitem"] = _updating(_set)

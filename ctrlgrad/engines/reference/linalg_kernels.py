@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.reference.table import PURE, same
-from ctrlgrad.engines.threads import default_threads
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ops.linalg import signed
+from ctrlgrad.threads import default_threads
 
 
 def _adjoint(a: Any) -> Any:

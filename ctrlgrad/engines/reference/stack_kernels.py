@@ -1,6 +1,6 @@
 """Kernels of stack ops: a stack is a list of arrays, None in a slot that was never written.
 
-Some take the functions of arrays that they call as `xp`: NumPy's, or those of another library.
+Those of `OF_ROWS` take the functions of arrays that they call as `xp`: NumPy's, or those of another library.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _keeps_more(value: np.ndarray) -> bool:
     return base.base is not None or value.nbytes < base.nbytes
 
 
-def pop(node: Node, xp: Any = np) -> Callable[[list[Any], Run], Any]:
+def _pop(node: Node, xp: Any = np) -> Callable[[list[Any], Run], Any]:
     element = _element(node)
 
     def kernel(operands: list[Any], run: Run) -> Any:
@@ -102,7 +102,7 @@ def pop(node: Node, xp: Any = np) -> Callable[[list[Any], Run], Any]:
     return kernel
 
 
-def read(node: Node, xp: Any = np) -> Callable[..., Any]:
+def _read(node: Node, xp: Any = np) -> Callable[..., Any]:
     element = _element(node)
 
     def kernel(s: list[Any], index: Any, *dims: Any) -> Any:
@@ -112,7 +112,7 @@ def read(node: Node, xp: Any = np) -> Callable[..., Any]:
     return kernel
 
 
-def _write(node: Node) -> Callable[[list[Any], Run], Any]:
+def _write(node: Node, xp: Any = np) -> Callable[[list[Any], Run], Any]:
     grow, once = attributes.Write.of(node).grow, attributes.Write.of(node).once
 
     def kernel(operands: list[Any], run: Run) -> Any:
@@ -130,7 +130,7 @@ def _write(node: Node) -> Callable[[list[Any], Run], Any]:
     return kernel
 
 
-def add(node: Node, xp: Any = np) -> Callable[[list[Any], Run], Any]:
+def _add(node: Node, xp: Any = np) -> Callable[[list[Any], Run], Any]:
     def kernel(operands: list[Any], run: Run) -> Any:
         s = own_stack(operands)
         index, value = operands
@@ -141,7 +141,7 @@ def add(node: Node, xp: Any = np) -> Callable[[list[Any], Run], Any]:
     return kernel
 
 
-def _clear(node: Node) -> Callable[[list[Any], Run], Any]:
+def _clear(node: Node, xp: Any = np) -> Callable[[list[Any], Run], Any]:
     def kernel(operands: list[Any], run: Run) -> Any:
         s = own_stack(operands)
         s[_slot(s, operands[0])] = None
@@ -150,7 +150,7 @@ def _clear(node: Node) -> Callable[[list[Any], Run], Any]:
     return kernel
 
 
-def _resize(node: Node) -> Callable[[list[Any], Run], Any]:
+def _resize(node: Node, xp: Any = np) -> Callable[[list[Any], Run], Any]:
     def kernel(operands: list[Any], run: Run) -> Any:
         s = own_stack(operands)
         length = int(operands[0])
@@ -161,15 +161,19 @@ def _resize(node: Node) -> Callable[[list[Any], Run], Any]:
     return kernel
 
 
-def both(a: list[Any], b: list[Any], xp: Any = np) -> list[Any]:
-    """The sums of the rows of two stacks, of which a row that was not written is nothing."""
-    if len(a) < len(b):
-        a, b = b, a
-    sums = [y if x is None else x if y is None else xp.add(x, y) for x, y in zip(a, b, strict=False)]
-    return sums + a[len(b) :]
+def _sum(node: Node, xp: Any = np) -> Callable[..., Any]:
+    """A row that was not written is nothing."""
+
+    def kernel(a: list[Any], b: list[Any]) -> list[Any]:
+        if len(a) < len(b):
+            a, b = b, a
+        sums = [y if x is None else x if y is None else xp.add(x, y) for x, y in zip(a, b, strict=False)]
+        return sums + a[len(b) :]
+
+    return kernel
 
 
-def to_tensor(node: Node, xp: Any = np) -> Callable[..., Any]:
+def _to_tensor(node: Node, xp: Any = np) -> Callable[..., Any]:
     element = _element(node)
 
     def kernel(s: list[Any], *dims: Any) -> Any:
@@ -184,12 +188,12 @@ def to_tensor(node: Node, xp: Any = np) -> Callable[..., Any]:
     return kernel
 
 
-def rows(node: Node) -> Callable[..., Any]:
+def _rows(node: Node, xp: Any = np) -> Callable[..., Any]:
     element, axis = _element(node), attributes.Axis.of(node).axis
     return lambda s: np.array([(_shape(element, ()) if v is None else v.shape)[axis] for v in s], np.int64)
 
 
-def concat(node: Node, xp: Any = np) -> Callable[..., Any]:
+def _concat(node: Node, xp: Any = np) -> Callable[..., Any]:
     element, axis = _element(node), attributes.Axis.of(node).axis
     others = TensorType(element.dtype, (*element.shape[:axis], 0, *element.shape[axis + 1 :]))
 
@@ -217,17 +221,26 @@ def _split(node: Node) -> Callable[..., Any]:
 
 
 IN_PLACE["stack_push"] = _push
-IN_PLACE["stack_pop"] = pop
-IN_PLACE["stack_write"] = _write
-IN_PLACE["stack_add"] = add
-IN_PLACE["stack_clear"] = _clear
-IN_PLACE["stack_resize"] = _resize
 PURE["stack_new"] = lambda node: lambda size=0: [None] * int(size)
-PURE["stack_read"] = read
-PURE["stack_sum"] = lambda node: both
 PURE["stack_length"] = lambda node: lambda s: np.int64(len(s))
-PURE["stack_to_tensor"] = to_tensor
-PURE["stack_rows"] = rows
-PURE["stack_concat"] = concat
 PURE["stack_split"] = _split
 PURE["stack_from_tensor"] = lambda node: lambda x: list(x)
+
+_CHANGES: dict[str, Callable[..., Callable[[list[Any], Run], Any]]] = {
+    "stack_pop": _pop,
+    "stack_write": _write,
+    "stack_add": _add,
+    "stack_clear": _clear,
+    "stack_resize": _resize,
+}
+_READS: dict[str, Callable[..., Callable[..., Any]]] = {
+    "stack_read": _read,
+    "stack_sum": _sum,
+    "stack_to_tensor": _to_tensor,
+    "stack_rows": _rows,
+    "stack_concat": _concat,
+}
+IN_PLACE |= _CHANGES
+PURE |= _READS
+OF_ROWS = _CHANGES | _READS
+"""Kernels of rows of any library, by op: of a node, and of the library's functions of arrays."""

@@ -5,7 +5,8 @@ Each works on traced tensors and on concrete arrays alike; see `ctrlgrad.fronten
     promote                     operands and their dtypes, sizes and axes, and the raw ops that move dimensions
     elementwise, composed       elementwise ops, and functions composed of elementwise ops
     reduction, statistics       reductions along axes, order statistics and counts
-    indexing, choosing          keys of `x[...]`, and elements chosen by conditions and indices
+    keys                        keys of `x[...]`
+    indexing, choosing          elements read and changed by keys, and chosen by conditions
     manipulation, sorting       dimensions moved, added and dropped; sorting and searching
     creation, ranges, windows   arrays from shapes, ranges and windows
     linalg, matrices            products, and the names of `ctrlgrad.numpy.linalg`

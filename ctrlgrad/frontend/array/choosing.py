@@ -14,7 +14,8 @@ from ctrlgrad.errors import IndexOutOfRangeError, ShapeError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.creation import zeros
 from ctrlgrad.frontend.array.elementwise import floor_divide, minimum, remainder, where
-from ctrlgrad.frontend.array.indexing import at, positions, take
+from ctrlgrad.frontend.array.indexing import at, take
+from ctrlgrad.frontend.array.keys import positions
 from ctrlgrad.frontend.array.manipulation import broadcast_arrays, broadcast_to, concatenate, moveaxis, ravel, stack
 from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function, described, publish
@@ -316,7 +317,9 @@ def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: boo
     given = list(map(FUNCTIONS["copy"], given)) if copy else given
     vectors = [expanded(x, [0]) if rank_of(x) == 0 else x for x in given]
     if any(rank_of(x) != 1 for x in vectors):
-        raise ShapeError("meshgrid: takes vectors", got=", ".join(map(shown, vectors)))
+        raise ShapeError(
+            "meshgrid: takes vectors", got=", ".join(map(shown, vectors)), hint="x.ravel() makes a vector of an array"
+        )
     places = list(range(len(vectors)))
     if indexing == "xy" and len(places) > 1:
         places[:2] = [1, 0]
@@ -427,6 +430,7 @@ def _repeat_each(x: Any, repeats: np.ndarray, axis: int) -> Any:
             "repeat: one count of zero or more for each element",
             expected=f"{'a known size' if known is None else known} counts",
             got=f"{len(repeats)} of {repeats.dtype}",
+            hint="give one integer for all elements, or one for each along the axis",
         )
     from_where = np.repeat(np.arange(known), repeats)
     return apply("getitem", [x, from_where], {"key": along(axis, rank_of(x))})

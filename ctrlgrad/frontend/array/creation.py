@@ -246,7 +246,10 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
         return np.broadcast_shapes(*shapes)
     except ValueError as error:
         raise ShapeError(
-            "broadcast_shapes: the shapes do not broadcast", got=" and ".join(map(str, shapes)), source=None
+            "broadcast_shapes: the shapes do not broadcast",
+            expected="sizes that are equal or 1",
+            got=" and ".join(map(str, shapes)),
+            source=None,
         ) from error
 
 
@@ -371,7 +374,9 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
     if isinstance(x, Tensor):
         return x
     if not hasattr(x, "__dlpack__"):
-        raise TypeMismatchError("from_dlpack: no DLPack", expected="an array with __dlpack__", got=type(x).__name__)
+        raise TypeMismatchError(
+            "from_dlpack: no DLPack", expected="an array with __dlpack__", got=type(x).__name__, hint="use asarray"
+        )
     found = np.from_dlpack(x)
     check_dtype(found.dtype)
     return found.copy() if copy else found

@@ -264,7 +264,9 @@ def solve_triangular(x1: Any, x2: Any, /, *, lower: bool, unit_diagonal: bool = 
 def _solved(operation: str, x1: Any, x2: Any, solver: Callable[[Any, Any], Any]) -> Any:
     a, b = matrices(operation, x1, square=True), inexact(operation, x2)
     if rank_of(b) == 0:
-        raise ShapeError(f"{operation}: the right side is a scalar", expected="[n] or [..., n, k]")
+        raise ShapeError(
+            f"{operation}: the right side is a scalar", expected="[n] or [..., n, k]", hint="such as numpy.full(n, b)"
+        )
     dtype = result_type(dtype_of(a), dtype_of(b))
     a, b = cast(a, dtype), cast(b, dtype)
     return solver(a, b) if rank_of(b) > 1 else squeezed(solver(a, expanded(b, [1])), [rank_of(a) - 1])
@@ -499,7 +501,10 @@ def _squares(x: Any) -> Any:
 def _known_order(operation: str, ord: Any) -> Any:
     if isinstance(ord, Tensor) or not isinstance(ord, int | float | str | np.number):
         raise TypeMismatchError(
-            f"{operation}: not a known order", expected="a number, or a name of a norm", got=repr(ord)
+            f"{operation}: not a known order",
+            expected="a number, or a name of a norm",
+            got=repr(ord),
+            hint="pass ord as a Python value, such as 2 or numpy.inf",
         )
     return ord
 
@@ -519,7 +524,9 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
     x = inexact("vector_norm", x)
     axes, order = axes_of("vector_norm", axis, rank_of(x)), _known_order("vector_norm", ord)
     if isinstance(order, str):
-        raise TypeMismatchError("vector_norm: the order is not a number", got=repr(ord))
+        raise TypeMismatchError(
+            "vector_norm: the order is not a number", got=repr(ord), hint="use matrix_norm for norms that have a name"
+        )
     if order == 2:
         return _root(total(_squares(x), axes, keepdims=keepdims))
     size = absolute(x)
@@ -583,7 +590,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if len(axes) == 1:
         return vector_norm(x, axis=axes[0], keepdims=keepdims, ord=2 if ord is None else ord)
     if len(axes) != 2:
-        raise ShapeError("norm: takes one axis or two", got=f"{shown(x)}, axis={axis}")
+        raise ShapeError("norm: takes one axis or two", got=f"{shown(x)}, axis={axis}", hint="axis=k, or axis=(j, k)")
     value = matrix_norm(moveaxis(x, axes, (-2, -1)), ord="fro" if ord is None else ord)
     return expanded(value, sorted(axes)) if keepdims else value
 
@@ -599,7 +606,9 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     for x in (a, b):
         size = None if rank_of(x) == 0 else shape_of(x)[axis_of("cross", axis, rank_of(x))]
         if rank_of(x) == 0 or size not in (3, None):
-            raise ShapeError("cross: not three elements along the axis", got=shown(x))
+            raise ShapeError(
+                "cross: not three elements along the axis", got=shown(x), hint="choose axis=..., or pad vectors of 2"
+            )
     a, b = moveaxis(a, axis, -1), moveaxis(b, axis, -1)
     parts = []
     for i, j in ((1, 2), (2, 0), (0, 1)):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import apply, cast, is_plain, is_weak, result_dtype
+from ctrlgrad.frontend.apply import apply, cast, is_plain, result_dtype
 from ctrlgrad.frontend.array.creation import check_device, ones_like, zeros_like
 from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import FUNCTIONS, MISSING, array_function, described, publish
@@ -35,15 +35,12 @@ def _finish_unary(function: Unary, name: str, summary: str, example: str, *alias
     return _finish(function, name, summary, note, example, *aliases)
 
 
-def _unary(name: str, summary: str, example: str, *aliases: str, operator: bool = False) -> Unary:
-    """A function named and promoted as NumPy's ufunc and computed by the op of the same name.
-
-    `operator`: Python has an operator for it, so a Python number gives one again.
-    """
+def _unary(name: str, summary: str, example: str, *aliases: str) -> Unary:
+    """A function named and promoted as NumPy's ufunc and computed by the op of the same name."""
     ufunc = getattr(np, name)
 
     def function(x: Any) -> Any:
-        return elementwise(name, ufunc, x, keep_weak=operator)
+        return elementwise(name, ufunc, x)
 
     return _finish_unary(function, name, summary, example, *aliases)
 
@@ -70,8 +67,8 @@ arcsinh = _unary("arcsinh", "The inverse hyperbolic sine.", "arcsinh(0.0) -> 0.0
 arccosh = _unary("arccosh", "The inverse hyperbolic cosine.", "arccosh(1.0) -> 0.0", "acosh")
 arctanh = _unary("arctanh", "The inverse hyperbolic tangent.", "arctanh(0.0) -> 0.0", "atanh")
 square = _unary("square", "x * x.", "square(3.0) -> 9.0")
-negative = _unary("negative", "-x.", "negative(2.0) -> -2.0", operator=True)
-abs = _unary("abs", "The absolute value.", "abs(-2.0) -> 2.0", "absolute", operator=True)
+negative = _unary("negative", "-x.", "negative(2.0) -> -2.0")
+abs = _unary("abs", "The absolute value.", "abs(-2.0) -> 2.0", "absolute")
 
 
 @array_function()
@@ -126,7 +123,7 @@ def positive(x: Any) -> Any:
     (x,) = operands("positive", (x,))
     if dtype_kind(dtype_of(x)) == "b":
         raise TypeMismatchError("positive: booleans have no sign", got=shown(x), hint="use x.astype(int)")
-    return rest_weak(operand("positive", x), (x,))
+    return operand("positive", x)
 
 
 def _rounding(name: str, summary: str, example: str, *aliases: str) -> Unary:
@@ -461,7 +458,6 @@ def _binary(
     summary: str,
     example: str,
     *aliases: str,
-    operator: bool = False,
     boolean: str | None = None,
     note: str | None = None,
 ) -> Binary:
@@ -473,7 +469,7 @@ def _binary(
     )
 
     def function(x1: Any, x2: Any) -> Any:
-        return elementwise(name, ufunc, x1, x2, keep_weak=operator, boolean=boolean)
+        return elementwise(name, ufunc, x1, x2, boolean=boolean)
 
     return _finish(function, name, summary, note, example, *aliases)
 
@@ -483,7 +479,7 @@ def _bits(name: str, boolean: str | None, summary: str, example: str, *aliases: 
         "x1 and x2 are integers or booleans and broadcast together; floats are a TypeMismatchError.\n"
         "    It has no derivative."
     )
-    return _binary(name, summary, example, *aliases, operator=True, boolean=boolean, note=note)
+    return _binary(name, summary, example, *aliases, boolean=boolean, note=note)
 
 
 bitwise_and = _bits("bitwise_and", "logical_and", "The bits that are set in both.", "bitwise_and(6, 3) -> 2")
@@ -510,12 +506,12 @@ def bitwise_invert(x: Any) -> Any:
 LARGEST_PRODUCT = 8
 
 
-add = _binary("add", "x1 + x2.", "add(1.0, 2.0) -> 3.0", operator=True, boolean="logical_or")
-subtract = _binary("subtract", "x1 - x2.", "subtract(1.0, 2.0) -> -1.0", operator=True)
-multiply = _binary("multiply", "x1 * x2.", "multiply(3.0, 2.0) -> 6.0", operator=True, boolean="logical_and")
-divide = _binary("divide", "x1 / x2.", "divide(1, 2) -> 0.5", "true_divide", operator=True)
-floor_divide = _binary("floor_divide", "The whole number below x1 / x2.", "floor_divide(7, 2) -> 3", operator=True)
-remainder = _binary("remainder", "x1 - x2 * floor(x1 / x2).", "remainder(7, 2) -> 1", "mod", operator=True)
+add = _binary("add", "x1 + x2.", "add(1.0, 2.0) -> 3.0", boolean="logical_or")
+subtract = _binary("subtract", "x1 - x2.", "subtract(1.0, 2.0) -> -1.0")
+multiply = _binary("multiply", "x1 * x2.", "multiply(3.0, 2.0) -> 6.0", boolean="logical_and")
+divide = _binary("divide", "x1 / x2.", "divide(1, 2) -> 0.5", "true_divide")
+floor_divide = _binary("floor_divide", "The whole number below x1 / x2.", "floor_divide(7, 2) -> 3")
+remainder = _binary("remainder", "x1 - x2 * floor(x1 / x2).", "remainder(7, 2) -> 1", "mod")
 maximum = _binary("maximum", "The larger one.", "maximum(1.0, 2.0) -> 2.0", boolean="logical_or")
 minimum = _binary("minimum", "The smaller one.", "minimum(1.0, 2.0) -> 1.0", boolean="logical_and")
 arctan2 = _binary("arctan2", "The angle of the point (x2, x1).", "arctan2(0.0, 1.0) -> 0.0", "atan2")
@@ -581,13 +577,13 @@ def power(x1: Any, x2: Any) -> Any:
                 hint="convert one operand with .astype(float)",
             )
         if constant is None or constant > LARGEST_PRODUCT:
-            return elementwise("integer_power", np.power, base, exponent, keep_weak=True)
-        return rest_weak(_product(cast(base, dtype), int(constant)), (base, exponent))
+            return elementwise("integer_power", np.power, base, exponent)
+        return _product(cast(base, dtype), int(constant))
     if isinstance(constant, int | float):
         simple = _simple_power(cast(base, dtype, "power"), constant)
         if simple is not None:
-            return rest_weak(simple, (base, exponent))
-    return elementwise("power", np.power, base, exponent, keep_weak=True)
+            return simple
+    return elementwise("power", np.power, base, exponent)
 
 
 def _constant(exponent: Any) -> Any:
@@ -610,7 +606,7 @@ def _simple_power(base: Any, exponent: float) -> Any:
 def _product(base: Any, exponent: int) -> Any:
     """base ** exponent by repeated squaring."""
     if exponent == 0:
-        return 1 if is_weak(base) else ones_like(base)
+        return ones_like(base)
     result = None
     while True:
         if exponent & 1:

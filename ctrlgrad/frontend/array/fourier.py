@@ -41,7 +41,9 @@ def _real_operand(operation: str, x: Any) -> Any:
 def _size(operation: str, x: Any, axis: int, n: Any) -> Any:
     size = dim(x, axis) if n is None else size_argument(operation, "n", n)
     if not isinstance(size, Tensor) and size < 1:
-        raise ShapeError(f"{operation}: no elements to transform", got=f"{shown(x)}, n={n}")
+        raise ShapeError(
+            f"{operation}: no elements to transform", got=f"{shown(x)}, n={n}", hint="n=1 or more pads with zeros"
+        )
     return size
 
 
@@ -103,7 +105,9 @@ def _from_half(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, Any]:
     size = multiply(subtract(dim(x, place), 1), 2) if n is None else size_argument(operation, "n", n)
     size = size if isinstance(size, Tensor) else int(size)
     if not isinstance(size, Tensor) and size < 1:
-        raise ShapeError(f"{operation}: no elements to transform", got=f"{shown(x)}, n={n}")
+        raise ShapeError(
+            f"{operation}: no elements to transform", got=f"{shown(x)}, n={n}", hint="n=1 or more pads with zeros"
+        )
     kept = _resized(x, place, _half(size) + 1)
     if not isinstance(size, Tensor) and not isinstance(dim(kept, place), Tensor):
         return apply("irfft", [kept], {"axis": place, "size": size}), size
@@ -155,7 +159,9 @@ def _plan(operation: str, x: Any, s: Any, axes: Any) -> list[tuple[int, Any]]:
     places = axes_in_order(operation, list(axes), rank)
     sizes = [None] * len(places) if sizes is None else sizes
     if len(sizes) != len(places) or not places:
-        raise ShapeError(f"{operation}: one size for each axis", got=f"s={s}, axes={axes}")
+        raise ShapeError(
+            f"{operation}: one size for each axis", got=f"s={s}, axes={axes}", hint="such as s=(8, 8), axes=(0, 1)"
+        )
     return list(zip(places, sizes, strict=True))
 
 
@@ -217,7 +223,9 @@ def __getattr__(name: str) -> Any:
 def _frequencies(name: str, summary: str, example: str) -> Callable[..., Any]:
     def function(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
         check_device(name, device)
-        return getattr(np.fft, name)(n, d).astype(default_float() if dtype is None else as_dtype(name, dtype))
+        return getattr(np.fft, name)(whole_number(name, "n", n), d).astype(
+            default_float() if dtype is None else as_dtype(name, dtype)
+        )
 
     return described(function, name, summary, example)
 

@@ -1,13 +1,9 @@
-"""Indexing: a user's key becomes the key of the ops `getitem`, `setitem` and `additem`.
-
-Ints and slices of known bounds stay in the key; traced scalars and index arrays become operands. A boolean mask
-turns into the positions of its true elements: their number is unknown where the mask is traced.
-"""
+"""Elements read and changed by keys: `x[key]`, `x.at[key].set(value)` and its kin, and NumPy's functions of indices."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +11,6 @@ import numpy as np
 from ctrlgrad.advice import check_choice, explains_calls
 from ctrlgrad.dtypes import can_cast, dtype_kind
 from ctrlgrad.errors import (
-    IndexOutOfRangeError,
     MissingAttributeError,
     ShapeError,
     TracingError,
@@ -23,15 +18,15 @@ from ctrlgrad.errors import (
 )
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.elementwise import divide, maximum, minimum, multiply, power, remainder, where
+from ctrlgrad.frontend.array.keys import Index, Moved, check_range, filling, index, is_integers, moved_inside
 from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.functions import array_function, publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
-from ctrlgrad.ops.term import require_integers, scalar_index
+from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.ops.term import require_integers
 from ctrlgrad.records import record
-from ctrlgrad.source import here
 
 # `at(x)[key].set(value)` and its kin: indexed updates that return the new array.
 #
@@ -57,7 +52,7 @@ class At:
     x: Any
 
     def __getitem__(self, key: Any) -> Place:
-        return Place(index(self.x, key))
+        return Place(self.x, key)
 
     def __call__(self, *key: Any) -> None:
         raise _misused("called in place of indexed", "x.at(...)", "write square brackets: x.at[index]")
@@ -79,61 +74,105 @@ class Place:
     """A part of an array: each method returns the whole array with that part changed.
 
     Values broadcast to the part and take the array's dtype; a value that would lose its fraction or its imaginary
-    part is a TypeMismatchError.
+    part is a TypeMismatchError. As in JAX, `mode` says what becomes of integers outside the array: "clip" takes the
+    nearest element, "drop" changes nothing there ("fill" reads `fill_value`, NaN by default). Without it, or with
+    "promise_in_bounds", they are an error. `unique_indices` promises that no position is meant twice;
+    `indices_are_sorted` is taken for JAX's sake.
+
+    >>> cnp.at([1, 2, 3])[cnp.asarray([2, 3])].add(10, mode="drop")
+    array([ 1,  2, 13])
     """
 
-    index: Index
+    x: Any
+    key: Any
 
     @explains_calls
-    def set(self, value: Any) -> Any:
+    def set(
+        self, value: Any, *, mode: Any = None, unique_indices: bool = False, indices_are_sorted: bool = False
+    ) -> Any:
         """With `value` there. Where an integer array names a position twice, the last value stays."""
-        return self._whole(self._update("setitem", "set", self._value("set", value)))
+        return self._part("set", mode, unique_indices).set(value)
 
     @explains_calls
-    def add(self, value: Any) -> Any:
+    def add(
+        self, value: Any, *, mode: Any = None, unique_indices: bool = False, indices_are_sorted: bool = False
+    ) -> Any:
         """With `value` added. Where an integer array names a position twice, both values are added."""
-        return self._whole(self._update("additem", "add", self._value("add", value)))
+        return self._part("add", mode, unique_indices).add(value)
 
     @explains_calls
-    def multiply(self, value: Any) -> Any:
+    def multiply(
+        self, value: Any, *, mode: Any = None, unique_indices: bool = False, indices_are_sorted: bool = False
+    ) -> Any:
         """With `value` multiplied in. Where an integer array names a position twice, both values are."""
-        return self._whole(self._combine("multiply", multiply, value))
+        return self._part("multiply", mode, unique_indices).combined(multiply, value, 1)
 
     @explains_calls
-    def min(self, value: Any) -> Any:
+    def min(
+        self, value: Any, *, mode: Any = None, unique_indices: bool = False, indices_are_sorted: bool = False
+    ) -> Any:
         """With the minimum of the element and `value`, or of all values if a position is repeated."""
-        return self._whole(self._combine("min", minimum, value))
+        return self._part("min", mode, unique_indices).combined(minimum, value)
 
     @explains_calls
-    def max(self, value: Any) -> Any:
+    def max(
+        self, value: Any, *, mode: Any = None, unique_indices: bool = False, indices_are_sorted: bool = False
+    ) -> Any:
         """With the maximum of the element and `value`, or of all values if a position is repeated."""
-        return self._whole(self._combine("max", maximum, value))
+        return self._part("max", mode, unique_indices).combined(maximum, value)
 
     @explains_calls
-    def get(self) -> Any:
+    def get(
+        self,
+        *,
+        mode: Any = None,
+        fill_value: Any = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+    ) -> Any:
         """Read the elements at the key; as x[key]."""
-        return self._whole(apply("getitem", [self.index.target, *self.index.operands], {"key": self.index.key}))
+        return self._part("get", mode, unique_indices).get(fill_value)
 
     @explains_calls
-    def subtract(self, value: Any) -> Any:
+    def subtract(
+        self, value: Any, *, mode: Any = None, unique_indices: bool = False, indices_are_sorted: bool = False
+    ) -> Any:
         """With `value` taken off. Where an integer array names a position twice, both values are."""
         (value,) = operands("at[...].subtract", (value,))
-        return self.add(-value)
+        return self._part("subtract", mode, unique_indices).add(-value)
 
     @explains_calls
-    def divide(self, value: Any) -> Any:
+    def divide(
+        self, value: Any, *, mode: Any = None, unique_indices: bool = False, indices_are_sorted: bool = False
+    ) -> Any:
         """Divided by `value`. Where an integer array names a position twice, by both values."""
-        return self._whole(self._combine("divide", divide, value))
+        if dtype_kind(dtype_of(self.x)) in "biu":
+            raise TypeMismatchError(
+                "at[...].divide: quotients are floats, and the array holds none",
+                expected="an array of floats or complex numbers",
+                got=shown(self.x),
+                hint="x.astype(float).at[i].divide(v), or x.at[i].set(x[i] // v)",
+            )
+        return self._part("divide", mode, unique_indices).combined(divide, value, 1)
 
     @explains_calls
-    def power(self, value: Any) -> Any:
+    def power(
+        self, value: Any, *, mode: Any = None, unique_indices: bool = False, indices_are_sorted: bool = False
+    ) -> Any:
         """To the power of `value`. Where an integer array names a position twice, of both values."""
-        return self._whole(self._combine("power", power, value))
+        return self._part("power", mode, unique_indices).combined(power, value, 1)
 
     @explains_calls
-    def apply(self, function: Callable[[Any], Any]) -> Any:
-        """With an elementwise function applied to the elements, once even if a position is repeated."""
-        return self.set(function(self.get()))
+    def apply(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        mode: Any = None,
+        unique_indices: bool = False,
+        indices_are_sorted: bool = False,
+    ) -> Any:
+        """With an elementwise function applied to the elements, as often as an integer array names a position."""
+        return self._part("apply", mode, unique_indices).applied(function)
 
     mul = multiply
 
@@ -156,26 +195,97 @@ class Place:
     __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __neg__ = __float__ = __int__ = __bool__ = _no_value
     __iter__ = __array__ = _no_value
 
+    def _part(self, method: str, mode: Any, unique_indices: bool) -> _Part:
+        method = f"at[...].{method}"
+        moved = moved_inside(method, self.x, self.key, mode)
+        at = index(moved.x, moved.key)
+        at = replace(at, chosen=moved.chosen) if moved.chosen else at
+        return _Part(method, replace(at, may_repeat=False) if unique_indices else at, moved)
+
+
+@record
+class _Part:
+    """An update of the elements at an index, some of whose integers may have been moved inside the array."""
+
+    method: str
+    index: Index
+    moved: Moved
+
+    def set(self, value: Any) -> Any:
+        at, moved, value = self.index, self.moved, self._value(value)
+        if moved.empty is not None:
+            return moved.empty
+        if moved.inside is None:
+            return self._whole(self._update("setitem", value))
+        there = self._read()
+        if not rank_of(moved.inside):
+            return self._whole(self._update("setitem", where(moved.inside, value, there)))
+        # An integer outside writes once more what the last one inside does, or, if there is none, what is there.
+        key, inside, values, count = moved.in_a_row(there, value)
+        last = apply("max", [where(inside, iota(count + 1), -1)], {"axes": (0,), "keepdims": False})
+        some, last = last >= 0, reshaped(where(last >= 0, last, count), [1])
+        ends = tuple(take(item, last, 0) if is_integers(item) else item for item in key)
+        end = where(some, take(values, last, moved.place), getitem(at.target, ends))
+        flags = expanded(inside, range(1, rank_of(values) - moved.place))
+        key = tuple(where(inside, a, b) if is_integers(a) else a for a, b in zip(key, ends, strict=True))
+        place = index(at.target, key)
+        return self._whole(
+            apply("setitem", [place.target, where(flags, values, end), *place.operands], {"key": place.key})
+        )
+
+    def add(self, value: Any) -> Any:
+        value = self._kept(self._value(value), 0)
+        return self._whole(self._update("additem", value)) if self.moved.empty is None else self.moved.empty
+
+    def combined(self, combine: Any, value: Any, neutral: Any = None) -> Any:
+        """The array with values combined with its elements; `neutral` changes nothing (None: the element itself)."""
+        value = self._value(value)
+        if self.moved.empty is not None:
+            return self.moved.empty
+        if self.moved.inside is not None:
+            value = self._kept(value, self._read() if neutral is None else neutral)
+        return self._whole(self._combine(combine, value))
+
+    def applied(self, function: Callable[[Any], Any]) -> Any:
+        """The array with a function applied to its elements."""
+        if not self.index.may_repeat or self.moved.empty is not None:
+            return self.set(function(self._read()))
+        flags = np.True_ if self.moved.inside is None else self.moved.over_part(rank_of(self._read()))
+        return self._whole(self._one_by_one(lambda old, flag: where(flag, function(old), old), flags))
+
+    def get(self, fill_value: Any) -> Any:
+        part = self._read()
+        return self._kept(part, filling(dtype_of(part), fill_value))
+
+    def _read(self) -> Any:
+        return apply("getitem", [self.index.target, *self.index.operands], {"key": self.index.key})
+
+    def _kept(self, value: Any, other: Any) -> Any:
+        """Values of integers that lie inside, and something else for those that do not."""
+        if self.moved.inside is None:
+            return value
+        return cast(where(self.moved.over_part(rank_of(self._read())), value, other), dtype_of(value))
+
     def _whole(self, changed: Any) -> Any:
         """The array in its own shape: without the axes that scalar booleans choose from."""
         return squeezed(changed, self.index.chosen)
 
-    def _value(self, method: str, value: Any) -> Any:
-        (value,) = operands(f"at[...].{method}", (value,))
+    def _value(self, value: Any) -> Any:
+        (value,) = operands(self.method, (value,))
         dtype = dtype_of(self.index.target)
         if not can_cast(result_dtype(value, self.index.target), dtype, "same_kind"):
             raise TypeMismatchError(
-                f"at[...].{method}: the value's dtype does not fit the array's",
+                f"{self.method}: the value's dtype does not fit the array's",
                 expected=f"a value that becomes {dtype} without loss of kind",
                 got=shown(value),
                 hint=f"value.astype({dtype.name}), or an array of another dtype",
             )
-        return cast(value, dtype, f"at[...].{method}")
+        return cast(value, dtype, self.method)
 
-    def _update(self, op: str, method: str, value: Any) -> Any:
+    def _update(self, op: str, value: Any) -> Any:
         at = self.index
         if op == "additem" and dtype_kind(dtype_of(at.target)) == "b":
-            raise TypeMismatchError(f"at[...].{method}: booleans do not add up", got=shown(at.target), hint="use .set")
+            raise TypeMismatchError(f"{self.method}: booleans do not add up", got=shown(at.target), hint="use .set")
         if rank_of(at.target) == 0 and rank_of(value) <= len(at.key) and all(d == 1 for d in shape_of(value)):
             # The key adds axes at most: the part is the whole.
             whole = reshaped(value, ())
@@ -198,15 +308,14 @@ class Place:
         mask = expanded(mask, range(rank_of(mask), rank_of(x)))
         return apply("where", [mask, changed, x])
 
-    def _combine(self, method: str, combine: Any, value: Any) -> Any:
+    def _combine(self, combine: Any, value: Any) -> Any:
         at = self.index
-        value = self._value(method, value)
         if self._is_choice(value):
             return self._chosen(combine(at.target, value))
         if at.may_repeat:
             return self._one_by_one(combine, value)
         old = apply("getitem", [at.target, *at.operands], {"key": at.key})
-        return self._update("setitem", method, combine(old, value))
+        return self._update("setitem", combine(old, value))
 
     def _one_by_one(self, combine: Any, value: Any) -> Any:
         """A loop over the positions: an integer array may name one twice, and every value counts."""
@@ -355,221 +464,6 @@ def fill_diagonal(arr: Any, val: Any, wrap: bool = False, *, inplace: bool = Fal
     return put(arr, places, val)
 
 
-@record
-class Index:
-    """A key for an indexing op on `target`, and the operands of its placeholders, in order.
-
-    `target` is the indexed array, with the sizes that a mask has told, and an axis of size 1 at `chosen` for each
-    scalar boolean to choose from. `may_repeat`: an integer array takes part, so one position may be meant twice.
-    `mask` is the traced mask that is all of the key, if it is.
-    """
-
-    target: Any
-    key: Key
-    operands: tuple[Any, ...]
-    may_repeat: bool
-    mask: Any = None
-    chosen: tuple[int, ...] = ()
-
-    @property
-    def is_everything(self) -> bool:
-        """True if the key selects the whole array unchanged."""
-        return all(isinstance(item, slice) and item == slice(None) for item in self.key)
-
-    @property
-    def new_axes(self) -> tuple[int, ...] | None:
-        """Positions of new axes in the result, if the key only adds axes; else None."""
-        if not all(item is None or (isinstance(item, slice) and item == slice(None)) for item in self.key):
-            return None
-        return tuple(axis for axis, item in enumerate(self.key) if item is None)
-
-
-def index(x: Any, key: Any) -> Index:
-    """Resolve a user's key on x, an array that `operand` made.
-
-    Raises:
-        ShapeError: more items than axes, or a mask of another shape. IndexOutOfRangeError: a known index is.
-        TypeMismatchError: an item that is no index.
-    """
-    items = [_array_of(item) for item in (key if isinstance(key, tuple) else (key,))]
-    is_one = len(items) == 1
-    x, items, chosen = _scalars_as_masks(x, _without_ellipsis(items, rank_of(x), key))
-    mask = items[0] if is_one and items and isinstance(items[0], Tensor) and _is_mask(items[0]) else None
-    x = _sized_by_masks(x, items)
-    resolved: list[Item] = []
-    operands: list[Any] = []
-    may_repeat, axis = False, 0
-    for item in items:
-        if item is None:
-            resolved.append(None)
-        elif isinstance(item, slice):
-            resolved.append(_resolve_slice(item, operands))
-            axis += 1
-        elif isinstance(item, int):
-            resolved.append(item)
-            axis += 1
-        elif _is_mask(item):
-            resolved += [DYNAMIC] * item.ndim
-            operands += positions(item)
-            axis += item.ndim
-        else:
-            _check_range(item, shape_of(x)[axis], axis)
-            resolved.append(DYNAMIC)
-            operands.append(cast(item, np.int64))
-            may_repeat |= rank_of(item) > 0
-            axis += 1
-    return Index(x, tuple(resolved), tuple(operands), may_repeat, mask, chosen)
-
-
-def _scalars_as_masks(x: Any, items: Sequence[Any]) -> tuple[Any, list[Any], tuple[int, ...]]:
-    """x with an axis of size 1 for each scalar boolean, which becomes a mask along it; and the places of those axes."""
-    found: list[Any] = []
-    places: list[int] = []
-    axis = 0
-    for item in items:
-        if _is_mask(item) and item.ndim == 0:
-            places.append(axis)
-            item = expanded(item, (0,))
-        found.append(item)
-        axis += item.ndim if _is_mask(item) else item is not None
-    return expanded(x, places), found, tuple(places)
-
-
-def _array_of(item: Any) -> Any:
-    """An item as None, Ellipsis, a slice, an int, a traced or known integer array, or a mask."""
-    if item is None or item is Ellipsis or isinstance(item, slice):
-        return item
-    if isinstance(item, bool | np.bool_):
-        return np.asarray(item)
-    if isinstance(item, list | tuple):
-        item = from_nested("indexing", item) if len(item) else np.zeros(0, np.int64)
-    if isinstance(item, Tensor):
-        if dtype_kind(item.dtype) not in "biu":
-            raise _no_index(str(item.type))
-        return item
-    if isinstance(item, np.ndarray) and (item.ndim or dtype_kind(item.dtype) == "b"):
-        if dtype_kind(item.dtype) not in "biu":
-            raise _no_index(f"an array of {item.dtype}")
-        return item
-    try:
-        return operator.index(item)
-    except TypeError as error:
-        raise _no_index(repr(item)) from error
-
-
-def _no_index(got: str) -> TypeMismatchError:
-    return TypeMismatchError(
-        "indexing: not an index",
-        expected="an int, a slice, None, ..., an integer array or a mask",
-        got=got,
-        hint="convert with .astype(int)",
-    )
-
-
-def _is_mask(item: Any) -> bool:
-    return isinstance(item, np.ndarray | Tensor) and dtype_kind(item.dtype) == "b"
-
-
-def _without_ellipsis(items: list[Any], rank: int, key: Any) -> list[Any]:
-    """One item for each axis: `...` and missing items at the end become full slices."""
-    places = [place for place, item in enumerate(items) if item is Ellipsis]
-    used = sum(item.ndim if _is_mask(item) else item is not None and item is not Ellipsis for item in items)
-    if len(places) > 1 or used > rank:
-        raise ShapeError(
-            "indexing: more items than axes" if used > rank else "indexing: more than one ...",
-            expected=f"at most {rank} items and one ...",
-            got=f"{used} items, {len(places)} ...",
-            hint="leave items out, or make the axes first: x[None]",
-        )
-    place = places[0] if places else len(items)
-    return [*items[:place], *[slice(None)] * (rank - used), *items[place + 1 :]]
-
-
-def _sized_by_masks(x: Any, items: Sequence[Any]) -> Any:
-    """Give x's unknown sizes the values of the masks' sizes; other sizes are an error at run time."""
-    sizes: list[Any] = list(shape_of(x))
-    axis = 0
-    for item in items:
-        if _is_mask(item):
-            known, mask = shape_of(x)[axis : axis + item.ndim], shape_of(item)
-            if any(None not in (d, size) and d != size for d, size in zip(known, mask, strict=True)):
-                raise ShapeError(
-                    "indexing: the mask has another shape",
-                    expected=str(known),
-                    got=str(mask),
-                    hint="make the mask from the array that it indexes: x[x > 0]",
-                )
-            told = [dim(item, a) if d is None else d for a, d in enumerate(known)]
-            sizes[axis : axis + item.ndim] = told
-            axis += item.ndim
-        else:
-            axis += item is not None
-    if not any(map(_is_mask, items)) or None not in shape_of(x):
-        return x
-    return reshaped(x, [dim(x, a) if d is None else d for a, d in enumerate(sizes)])
-
-
-def _resolve_slice(item: slice, operands: list[Any]) -> slice:
-    start, stop, step = (_bound(part) for part in (item.start, item.stop, item.step))
-    if not isinstance(step, Tensor) and step == 0:
-        raise ShapeError(
-            "indexing: a slice's step is zero",
-            expected="a step of 1 or more, or a negative one",
-            got="0",
-            hint="leave the step out, or write x[::-1] to go backwards",
-        )
-    if not isinstance(step, Tensor) and step == 1:
-        step = None
-    if step is None and not isinstance(start, Tensor) and start == 0:
-        start = None
-    parts = []
-    for part in (start, stop, step):
-        if isinstance(part, Tensor):
-            operands.append(cast(part, np.int64))
-            part = DYNAMIC
-        parts.append(part)
-    return slice(*parts)
-
-
-def _bound(part: Any) -> Any:
-    """A slice's bound: None, an int, or a traced integer scalar."""
-    if part is None:
-        return None
-    if isinstance(part, Tensor):
-        scalar_index("indexing", "a slice's bound", part.type)
-        return part
-    try:
-        return operator.index(part)
-    except TypeError as error:
-        raise TypeMismatchError(
-            "indexing: a slice's bound is not an integer",
-            expected="an int, None or a traced integer scalar",
-            got=repr(part),
-            hint="round it with int(...), or .astype(int) if it is traced",
-        ) from error
-
-
-def _check_range(item: Any, size: int | None, axis: int) -> None:
-    """Refuse known index arrays that are out of a known range."""
-    if size is None or isinstance(item, Tensor) or item.size == 0:
-        return
-    low, high = item.min(), item.max()
-    if low < -size or high >= size:
-        raise IndexOutOfRangeError(
-            f"indexing: an index is out of range on axis {axis}",
-            source=here(),
-            expected=f"-{size} <= index < {size}",
-            got=str(low if low < -size else high),
-            hint="clip the index, or take x[-1] for the last",
-        )
-
-
-def positions(x: Any) -> tuple[Any, ...]:
-    """The positions of the elements other than zero, for each axis, however many there are."""
-    found = apply("nonzero", [x])
-    return tuple(at_index(found, 0, axis) for axis in range(rank_of(x)))
-
-
 @array_function()
 def getitem(x: Any, key: Any) -> Any:
     """x[key] with NumPy's meaning.
@@ -588,7 +482,7 @@ def getitem(x: Any, key: Any) -> Any:
     array([3, 1])
     """
     at = index(operand("getitem", x), key)
-    if at.is_everything:
+    if all(isinstance(item, slice) and item == slice(None) for item in at.key):
         return at.target
     if at.new_axes:
         return apply("expand_dims", [at.target], {"axes": at.new_axes})
@@ -596,18 +490,47 @@ def getitem(x: Any, key: Any) -> Any:
 
 
 @array_function()
-def take(x: Any, indices: Any, axis: Any = None) -> Any:
+def take(x: Any, indices: Any, axis: Any = None, *, mode: str | None = None, fill_value: Any = None) -> Any:
     """The elements at integer indices along an axis, or of all elements in one dimension.
+
+    Args:
+        x: any shape.
+        indices: integers of any shape; negative ones count from the end.
+        axis: None takes from all elements in one dimension.
+        mode: what becomes of indices outside: None or "raise" is an error, "clip" takes the nearest (of a negative
+            one the first), "wrap" counts on from the first again, "fill" gives `fill_value` (NaN by default).
+        fill_value: a number of the array's dtype.
 
     >>> cnp.take([[1, 2], [3, 4]], [1, 0], axis=1)
     array([[2, 1],
            [4, 3]])
+    >>> cnp.take([1.0, 2.0], [0, 5], mode="fill")
+    array([ 1., nan])
     """
     x = ravel(x) if axis is None else operand("take", x)
     at = 0 if axis is None else axis_of("take", axis, rank_of(x))
-    where = _integers("take", indices)
-    _check_range(where, shape_of(x)[at], at)
-    return apply("getitem", [x, where], {"key": along(at, rank_of(x))})
+    places, inside = _placed("take", _integers("take", indices), x, at, mode)
+    part = apply("getitem", [x, places], {"key": along(at, rank_of(x))})
+    if inside is None:
+        return part
+    inside = expanded(inside, range(rank_of(inside), rank_of(part) - at))
+    return where(inside, part, filling(dtype_of(x), fill_value))
+
+
+def _placed(operation: str, places: Any, x: Any, axis: int, mode: str | None) -> tuple[Any, Any]:
+    """Indices along an axis that lie inside as a mode asks for, and, to fill the others, which did before."""
+    check_choice(operation, "mode", mode, (None, "raise", "clip", "wrap", "fill"))
+    size = dim(x, axis)
+    if mode in (None, "raise"):
+        check_range(places, shape_of(x)[axis], axis)
+        return places, None
+    if mode == "wrap":
+        return remainder(places, size), None
+    if mode == "clip":
+        return maximum(minimum(places, size - 1), 0), None
+    places = where(places < 0, places + size, places)
+    inside = (places >= 0) & (places < size)
+    return where(inside, places, 0), inside
 
 
 def _integers(operation: str, indices: Any) -> Any:
@@ -619,31 +542,37 @@ def _integers(operation: str, indices: Any) -> Any:
 
 
 @array_function()
-def take_along_axis(x: Any, indices: Any, axis: Any = -1) -> Any:
+def take_along_axis(x: Any, indices: Any, axis: Any = -1, *, mode: str | None = None, fill_value: Any = None) -> Any:
     """The elements at indices along an axis, chosen for each place of the other axes on its own.
 
     Args:
         x: rank n.
         indices: integers of rank n whose other axes broadcast with those of x.
         axis: None takes from all elements in one dimension.
+        mode, fill_value: as of `take`, but "clip" takes the first only of what counts beyond it from the end.
 
     >>> cnp.take_along_axis([[1, 2], [3, 4]], [[1], [0]], axis=1)
     array([[2],
            [3]])
     """
-    x, where = (ravel(x) if axis is None else operand("take_along_axis", x)), _integers("take_along_axis", indices)
+    x, places = (ravel(x) if axis is None else operand("take_along_axis", x)), _integers("take_along_axis", indices)
     at = 0 if axis is None else axis_of("take_along_axis", axis, rank_of(x))
-    if rank_of(where) != rank_of(x):
-        raise ShapeError("take_along_axis: the ranks differ", expected=shown(x), got=shown(where))
-    _check_range(where, shape_of(x)[at], at)
+    if rank_of(places) != rank_of(x):
+        raise ShapeError(
+            "take_along_axis: the ranks differ", expected=shown(x), got=shown(places), hint="use take, or expand_dims"
+        )
+    if mode == "clip":
+        places = where(places < 0, places + dim(x, at), places)
+    places, inside = _placed("take_along_axis", places, x, at, mode)
     rank = rank_of(x)
     operands = []
     for place in range(rank):
         if place == at:
-            operands.append(where)
+            operands.append(places)
         else:
             operands.append(reshaped(iota(dim(x, place)), [dim(x, place) if a == place else 1 for a in range(rank)]))
-    return apply("getitem", [x, *operands], {"key": (DYNAMIC,) * rank})
+    part = apply("getitem", [x, *operands], {"key": (DYNAMIC,) * rank})
+    return part if inside is None else where(inside, part, filling(dtype_of(x), fill_value))
 
 
-publish(__name__, "At", "Index", "Place", "index", "positions", "refuse_in_place")
+publish(__name__, "At", "Place", "refuse_in_place")

@@ -175,9 +175,11 @@ def _parse(given: str, ranks: Sequence[int]) -> _Plan:
     _check_letters(given, head + tail)
     output = (*head, *(ellipsis if dots else ()), *tail)
     if len(set(output)) != len(output) or not set(output) <= set(everywhere):
-        raise ShapeError("einsum: a letter of the result is repeated or stands in no operand", got=given)
+        raise ShapeError(
+            "einsum: a letter of the result is repeated or stands in no operand", got=given, hint="such as 'ij->i'"
+        )
     if ellipsis and not dots:
-        raise ShapeError("einsum: the result lacks the ... of an operand", got=given)
+        raise ShapeError("einsum: the result lacks the ... of an operand", got=given, hint="write ... after the -> too")
     return _Plan(inputs, output)
 
 
@@ -367,7 +369,9 @@ def vecdot(x1: Any, x2: Any, *, axis: int = -1) -> Any:
     """
     a, b, boolean = _pair("vecdot", conjugate(x1), x2)
     if rank_of(a) == 0 or rank_of(b) == 0:
-        raise ShapeError("vecdot: an operand is a scalar", got=f"{shown(a)} and {shown(b)}")
+        raise ShapeError(
+            "vecdot: an operand is a scalar", got=f"{shown(a)} and {shown(b)}", hint="use multiply for scalars"
+        )
     a, b = moveaxis(a, axis, -1), moveaxis(b, axis, -1)
     b = _require_match("vecdot", a, b, -1, -1)
     result = cast(total(multiply(a, b), -1), dtype_of(a))
@@ -394,13 +398,15 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Any:
             raise ShapeError("tensordot: not so many axes", expected=f"at most {min(ranks)}", got=str(axes))
         axes = range(ranks[0] - count, ranks[0]), range(count)
     if len(axes) != 2:
-        raise TypeMismatchError("tensordot: axes is a number or a pair", got=str(axes))
+        raise TypeMismatchError(
+            "tensordot: axes is a number or a pair", got=str(axes), hint="axes=1, or axes=([1], [0])"
+        )
     one, other = (
         axes_in_order("tensordot", list(given) if isinstance(given, range) else given, rank)
         for given, rank in zip(axes, ranks, strict=True)
     )
     if len(one) != len(other):
-        raise ShapeError("tensordot: as many axes of each", got=str(axes))
+        raise ShapeError("tensordot: as many axes of each", got=str(axes), hint="such as axes=([0, 1], [0, 1])")
     for i, j in zip(one, other, strict=True):
         b = _require_match("tensordot", a, b, i, j)
     left = [("a", axis) for axis in range(ranks[0])]

@@ -71,7 +71,9 @@ def reshape(x: Any, shape: Any, *more: Any, order: str = "C", copy: bool | None 
     missing = [place for place, d in enumerate(sizes) if not isinstance(d, Tensor) and d == -1]
     others = [d for place, d in enumerate(sizes) if place not in missing]
     if len(missing) > 1 or any(not isinstance(d, Tensor) and d < 0 for d in others):
-        raise ShapeError("reshape: at most one size may be -1", got=str(tuple(sizes)))
+        raise ShapeError(
+            "reshape: at most one size may be -1", got=str(tuple(sizes)), hint="give other sizes as 0 or more"
+        )
     if missing:
         sizes[missing[0]] = _remaining(x, others)
     return reshaped(x, sizes)
@@ -535,7 +537,7 @@ def _known(x: Any) -> Any:
 def _sections(operation: str, count: Any) -> int:
     number = whole_number(operation, "the number of parts", count)
     if number <= 0:
-        raise ShapeError(f"{operation}: at least one part", got=str(number))
+        raise ShapeError(f"{operation}: at least one part", expected="1 or more", got=str(number))
     return number
 
 

@@ -138,6 +138,7 @@ def multi_dot(arrays: Sequence[Any]) -> Any:
             "multi_dot: not a row of matrices",
             expected="matrices, and vectors at the ends alone",
             got=", ".join(map(shown, factors)),
+            hint="use matmul for batches of matrices",
         )
     drop = ([0] if ranks[0] == 1 else []) + ([1] if ranks[-1] == 1 else [])
     factors[0] = expanded(factors[0], [0]) if ranks[0] == 1 else factors[0]

@@ -246,7 +246,9 @@ def bitwise_count(x: Any) -> Any:
     array([3, 1], dtype=uint8)
     """
     if dtype_kind(dtype_of(x)) not in "biu":
-        raise TypeMismatchError("bitwise_count: not an integer", expected="integers", got=shown(x))
+        raise TypeMismatchError(
+            "bitwise_count: not an integer", expected="integers", got=shown(x), hint="x.astype(int) makes integers"
+        )
     n = cast(absolute(x) if dtype_kind(dtype_of(x)) == "i" else x, np.uint64)
     # Sums of neighbouring groups of 1, 2 and 4 bits, each in its place; a product adds up the eight bytes.
     for width, mask in ((1, 0x5555555555555555), (2, 0x3333333333333333), (4, 0x0F0F0F0F0F0F0F0F)):
@@ -296,7 +298,9 @@ def unpackbits(x: Any, axis: int | None = None, count: int | None = None, bitord
     _check_order("unpackbits", bitorder)
     x = operand("unpackbits", x)
     if dtype_of(x) != np.uint8:
-        raise TypeMismatchError("unpackbits: not bytes", expected="uint8", got=shown(x))
+        raise TypeMismatchError(
+            "unpackbits: not bytes", expected="uint8", got=shown(x), hint="x.astype('uint8') makes bytes"
+        )
     x, axis = (ravel(x), 0) if axis is None else (x, axis_of("unpackbits", axis, rank_of(x)))
     last = moveaxis(x, axis, -1)
     weights = (_WEIGHTS if bitorder == "big" else _WEIGHTS[::-1]).astype(np.uint8)
@@ -377,7 +381,9 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
     array([3., 4., 5.])
     """
     if edge_order != 1:
-        raise UserInputError("gradient: edge_order 1 alone", expected="1", got=repr(edge_order))
+        raise UserInputError(
+            "gradient: edge_order 1 alone", expected="1", got=repr(edge_order), hint="leave edge_order out"
+        )
     f = floats("gradient", f)
     axes = range(rank_of(f)) if axis is None else [axis] if isinstance(axis, int) else axis
     axes = [axis_of("gradient", a, rank_of(f)) for a in axes]

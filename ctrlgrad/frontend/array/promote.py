@@ -27,8 +27,9 @@ from ctrlgrad.frontend.apply import (
     tensor_type,
     too_large,
     type_of,
+    unknown_size,
 )
-from ctrlgrad.frontend.functions import FUNCTIONS, publish
+from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType, Type
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
@@ -63,7 +64,7 @@ def dtype_of(x: Any) -> np.dtype:
 def dim(x: Any, axis: int) -> Any:
     """One size: an int, or a traced scalar."""
     known = shape_of(x)[axis]
-    return apply("dim", [x], {"axis": axis % rank_of(x)}) if known is None else known
+    return unknown_size(x, axis % rank_of(x)) if known is None else known
 
 
 def dims(x: Any) -> list[Any]:
@@ -74,15 +75,15 @@ def dims(x: Any) -> list[Any]:
 def times(sizes: Sequence[Any]) -> Any:
     """The product of sizes: an int where all are known."""
     known = 1
-    unknown = None
+    unknown: Any = None
     for size in sizes:
         if not isinstance(size, Tensor):
             known *= size
         else:
-            unknown = size if unknown is None else FUNCTIONS["multiply"](unknown, size)
+            unknown = size if unknown is None else unknown * size
     if unknown is None or known == 0:
         return known
-    return unknown if known == 1 else FUNCTIONS["multiply"](unknown, known)
+    return unknown if known == 1 else unknown * known
 
 
 def whole_number(operation: str, what: str, value: Any, hint: str = "convert it with int()") -> int:
@@ -428,11 +429,10 @@ def _as_they_are(ufunc: np.ufunc, xs: Sequence[Any]) -> Sequence[Any] | None:
     return [converted(np.asarray(x), dtypes[0]) if type(x) is float else x for x in xs]
 
 
-def elementwise(op: str, ufunc: np.ufunc, *xs: Any, keep_weak: bool = False, boolean: str | None = None) -> Any:
+def elementwise(op: str, ufunc: np.ufunc, *xs: Any, boolean: str | None = None) -> Any:
     """Apply an op to operands in the dtypes of NumPy's ufunc; `boolean` is the op for booleans.
 
-    `keep_weak`: Python's own operators make Python numbers of Python numbers, so their result stays weak where
-    all operands are. All other functions make an array of a dtype of its own, as NumPy's do.
+    The result has a dtype of its own, as NumPy's have, also for Python numbers.
     """
     if (arrays := _as_they_are(ufunc, xs)) is not None:
         return apply(op, arrays)
@@ -440,8 +440,7 @@ def elementwise(op: str, ufunc: np.ufunc, *xs: Any, keep_weak: bool = False, boo
     dtypes = loop_dtypes(ufunc, xs)
     if boolean is not None and all(dtype == np.bool_ for dtype in dtypes):
         op = boolean
-    result = apply(op, [cast(x, dtype, ufunc.__name__) for x, dtype in zip(xs, dtypes, strict=True)])
-    return rest_weak(result, xs) if keep_weak else result
+    return apply(op, [cast(x, dtype, ufunc.__name__) for x, dtype in zip(xs, dtypes, strict=True)])
 
 
 def compared(op: str, ufunc: np.ufunc, x1: Any, x2: Any) -> Any:
@@ -454,11 +453,10 @@ def compared(op: str, ufunc: np.ufunc, x1: Any, x2: Any) -> Any:
         if side:
             # All elements of x lie on one side of it.
             is_true = bool(ufunc(*(side * place for place in order)))
-            result = apply("equal" if is_true else "not_equal", [x, x])
-            return rest_weak(result, (x1, x2))
+            return apply("equal" if is_true else "not_equal", [x, x])
     if _kind(x1) is int and _kind(x2) is int:
         # NumPy compares two Python integers as objects.
-        return rest_weak(elementwise(op, ufunc, *(cast(x, np.int64) for x in (x1, x2))), (x1, x2))
+        return elementwise(op, ufunc, *(cast(x, np.int64) for x in (x1, x2)))
     first, second = loop_dtypes(ufunc, (x1, x2))
     if first != second:
         # NumPy has no dtype that holds both int64 and uint64, and compares them as they are.
@@ -466,7 +464,7 @@ def compared(op: str, ufunc: np.ufunc, x1: Any, x2: Any) -> Any:
         if dtype_kind(first) == "i":
             return _signed_with_unsigned(op, a, b)
         return _signed_with_unsigned(TURNED.get(op, op), b, a)
-    return elementwise(op, ufunc, x1, x2, keep_weak=True)
+    return elementwise(op, ufunc, x1, x2)
 
 
 def _signed_with_unsigned(name: str, a: Any, b: Any) -> Any:
@@ -488,13 +486,6 @@ def _outside(n: Any, x: Any) -> int:
     # Booleans are compared with integers as int64.
     bounds = np.iinfo(np.int64 if dtype_kind(t.dtype) == "b" else t.dtype)
     return 1 if n > bounds.max else -1 if n < bounds.min else 0
-
-
-def rest_weak(result: Any, xs: Sequence[Any]) -> Any:
-    """The result, standing for a Python number where all of the operands do."""
-    if isinstance(result, Tensor) and all(is_weak(x) for x in xs):
-        return Tensor(result.builder, result.value, weak=True)
-    return result
 
 
 _BOOL = np.dtype(bool)

@@ -49,11 +49,13 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, de
     bounds = operands("arange", (start, stop, step))
     if not any(isinstance(x, Tensor) for x in bounds):
         if step == 0:
-            raise ShapeError("arange: the step is zero")
+            raise ShapeError("arange: the step is zero", hint="give a step above or below zero")
         wanted = result_dtype(*bounds) if dtype is None else as_dtype("arange", dtype)
         return concrete(np.arange(start, stop, step, dtype=wanted))
     if any(rank_of(x) for x in bounds):
-        raise ShapeError("arange: the bounds are scalars", got=", ".join(shown(x) for x in bounds))
+        raise ShapeError(
+            "arange: the bounds are scalars", got=", ".join(shown(x) for x in bounds), hint="give elements: x[0]"
+        )
     exact = result_dtype(*bounds)
     span = subtract(stop, start)
     # Rounded up; for integers by flooring the negated quotient.

@@ -140,7 +140,9 @@ def _cumulative(name: str, what: str, end: str, example: str, fn: Callable[..., 
         x = operand(name, x)
         check_rank(name, x, 1)
         if axis is None and rank_of(x) != 1:
-            raise ShapeError(f"{name}: an axis is needed for more than one dimension", got=shown(x))
+            raise ShapeError(
+                f"{name}: an axis is needed for more than one dimension", got=shown(x), hint="axis=..., or x.ravel()"
+            )
         place = axis_of(name, 0 if axis is None else axis, rank_of(x))
         result = fn(x, place, dtype)
         if not include_initial:
@@ -175,7 +177,7 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     """
     x, times = operand("diff", x), whole_number("diff", "n", n)
     if rank_of(x) == 0 or times < 0:
-        raise ShapeError("diff: needs rank 1 or more and n >= 0", got=f"{shown(x)}, n={n}")
+        raise ShapeError("diff: a scalar, or a negative n", expected="rank 1 or more, n >= 0", got=f"{shown(x)}, n={n}")
     place = axis_of("diff", axis, rank_of(x))
     if times == 0:
         return x

@@ -16,7 +16,8 @@ from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.choosing import filled, first_positions, known_count
 from ctrlgrad.frontend.array.elementwise import isnan, maximum, subtract, where
-from ctrlgrad.frontend.array.indexing import getitem, positions, take, take_along_axis
+from ctrlgrad.frontend.array.indexing import getitem, take, take_along_axis
+from ctrlgrad.frontend.array.keys import positions
 from ctrlgrad.frontend.array.manipulation import broadcast_to, moveaxis, ravel
 from ctrlgrad.frontend.array.promote import *
 from ctrlgrad.frontend.array.reduction import any as some
@@ -348,7 +349,9 @@ def _sortable(operation: str, x: Any, axis: Any) -> tuple[Any, int]:
     if axis is None:
         x, axis = ravel(x), 0
     if rank_of(x) == 0:
-        raise ShapeError(f"{operation}: a scalar has no axis", got=shown(x))
+        raise ShapeError(
+            f"{operation}: a scalar has no axis", got=shown(x), hint="axis=None takes a scalar as one element"
+        )
     return x, axis_of(operation, axis, rank_of(x))
 
 

@@ -79,11 +79,6 @@ nanmax, nanmin = _extreme("nanmax", largest, -np.inf), _extreme("nanmin", smalle
 nanargmax, nanargmin = _position("nanargmax", argmax, -np.inf), _position("nanargmin", argmin, np.inf)
 
 
-def _present(x: Any, axis: Any, keepdims: bool, where: Any) -> Any:
-    count = total(~isnan(x), axis, keepdims=keepdims, where=where)
-    return count.astype(np.zeros((), dtype_of(x)).real.dtype)
-
-
 @array_function()
 def nanmean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
     """As `mean`, of the elements that are not nan; as `numpy.nanmean`.
@@ -92,7 +87,8 @@ def nanmean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = Fal
     2.0
     """
     x = floats("nanmean", x if dtype is None else cast(operand("nanmean", x), dtype))
-    return nansum(x, axis, keepdims=keepdims, where=where) / _present(x, axis, keepdims, where)
+    count = total(~isnan(x), axis, keepdims=keepdims, where=where)
+    return nansum(x, axis, keepdims=keepdims, where=where) / count.astype(np.zeros((), dtype_of(x)).real.dtype)
 
 
 @array_function()

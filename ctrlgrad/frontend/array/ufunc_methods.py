@@ -81,6 +81,7 @@ def _require_two(fn: ufunc, method: str) -> None:
             f"{fn.__name__}.{method}: not a function of two operands with one result",
             expected="2 operands, 1 result",
             got=f"{fn.nin} and {fn.nout}",
+            hint="use a ufunc of two operands, such as add",
         )
 
 
@@ -174,6 +175,7 @@ def _at(fn: ufunc, a: Any, indices: Any, b: Any, inplace: bool) -> Any:
             f"{fn.__name__}.at: the number of operands does not fit",
             expected=f"a function of {1 if b is None else 2} operands with one result",
             got=f"{fn.nin} operands, {fn.nout} results",
+            hint="add.at(a, indices, b) for two operands, negative.at(a, indices) for one",
         )
     if fn.__name__ in UPDATES:
         return getattr(at(a)[indices], UPDATES[fn.__name__])(b)

@@ -146,7 +146,18 @@ def _padded(x: Any, axis: int, widths: tuple[int, int], mode: str, values: tuple
             hint="mode='constant' needs none",
         )
     if mode in ("reflect", "symmetric", "wrap"):
-        return _mirrored(x, axis, widths, mode, kind)
+        size = known_size("pad", shape_of(x)[axis])
+        places = np.arange(-widths[0], size + widths[1])
+        if mode == "wrap":
+            return take(x, places % size, axis)
+        # A reflection leaves the edge out, a symmetric one repeats it.
+        period = size - 1 if mode == "reflect" else size
+        if period == 0:
+            return take(x, places * 0, axis)
+        turn, place = np.divmod(places, period)
+        back = period - place if mode == "reflect" else period - 1 - place
+        found = take(x, np.where(turn % 2 == 0, place, back), axis)
+        return found if kind == "even" else _odd(x, found, axis, turn)
     margins = []
     for side, (width, value) in enumerate(zip(widths, values, strict=True)):
         edge = sliced(x, axis, -1, None) if side else sliced(x, axis, 0, 1)
@@ -196,22 +207,6 @@ def _ramp(edge: Any, axis: int, width: int, side: int, end: Any) -> Any:
 
 def _along(axis: int, size: int, rank: int) -> list[int]:
     return [size if a == axis else 1 for a in range(rank)]
-
-
-def _mirrored(x: Any, axis: int, widths: tuple[int, int], mode: str, kind: Any) -> Any:
-    """The array unfolded: each place of the result is a place of x, and in an odd reflection twice an edge less it."""
-    size = known_size("pad", shape_of(x)[axis])
-    places = np.arange(-widths[0], size + widths[1])
-    if mode == "wrap":
-        return take(x, places % size, axis)
-    # A reflection leaves the edge out, a symmetric one repeats it.
-    period = size - 1 if mode == "reflect" else size
-    if period == 0:
-        return take(x, places * 0, axis)
-    turn, place = np.divmod(places, period)
-    back = period - place if mode == "reflect" else period - 1 - place
-    found = take(x, np.where(turn % 2 == 0, place, back), axis)
-    return found if kind == "even" else _odd(x, found, axis, turn)
 
 
 def _odd(x: Any, found: Any, axis: int, turn: np.ndarray) -> Any:

@@ -14,7 +14,7 @@ import torch
 from ctrlgrad import memory, tree
 from ctrlgrad.batching import batch_whole
 from ctrlgrad.engines import current_without
-from ctrlgrad.engines.block_kernels import as_lists
+from ctrlgrad.engines.block_kernels import lists_of
 from ctrlgrad.errors import TracingError
 from ctrlgrad.execution import after_failure, program_of, run_on
 from ctrlgrad.frontend.apply import EagerStack
@@ -216,7 +216,7 @@ class _Code:
                     return found
                 except Exception as error:
                     self.known, failure = None, error
-        given = as_lists(arrays)
+        given = lists_of(arrays)
         if failure is not None:
             found = after_failure(self.graph, given, failure)
         else:

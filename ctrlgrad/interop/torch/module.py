@@ -19,6 +19,7 @@ from torch.utils import _pytree
 
 from ctrlgrad import forks, tree
 from ctrlgrad.autograph import convert
+from ctrlgrad.blocks import holding
 from ctrlgrad.errors import CtrlgradError, TracingError, UserInputError, locate
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, type_of
@@ -289,24 +290,18 @@ class FromTorch:
         self, params: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: Any = None
     ) -> tuple[Any, Any]:
         """The result and the buffers that have changed, recorded in the trace; dropout draws by the key."""
-        token = DRAWS.set(None if key is None else Draws(key))
-        try:
-            return self._results(params, args, kwargs)
-        finally:
-            DRAWS.reset(token)
-
-    def _results(self, params: Mapping[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        if self._fits((args, kwargs)):
-            return self._read(params, args, kwargs)
-        running = Trace()
-        with running.entered():
-            given, named = tree.map(lambda x: running.wrap(x) if _is_tensor(x) else x, (args, kwargs))
-            if self.module is None:
-                return tree.map(_result, converted(self.fn)(*given, **named)), {}
-            wrapped = {name: running.wrap(x) for name, x in params.items()}
-            with _swapped(self.module, wrapped) as changed:
-                found = self.module(*given, **named)
-                return tree.map(_result, found), tree.map(_result, changed())
+        with holding(DRAWS, None if key is None else Draws(key)):
+            if self._fits((args, kwargs)):
+                return self._read(params, args, kwargs)
+            running = Trace()
+            with running.entered():
+                given, named = tree.map(lambda x: running.wrap(x) if _is_tensor(x) else x, (args, kwargs))
+                if self.module is None:
+                    return tree.map(_result, converted(self.fn)(*given, **named)), {}
+                wrapped = {name: running.wrap(x) for name, x in params.items()}
+                with _swapped(self.module, wrapped) as changed:
+                    found = self.module(*given, **named)
+                    return tree.map(_result, found), tree.map(_result, changed())
 
     # Capture of `torch.export`.
 
@@ -351,7 +346,9 @@ class FromTorch:
             elif spec.kind.name == "USER_OUTPUT":
                 results.append(x)
             else:
-                raise TracingError(f"from_torch: {self.name} changes its argument in place", source=here())
+                raise TracingError(
+                    f"from_torch: {self.name} changes its argument in place", source=here(), hint="x = x.clone() first"
+                )
         result = _pytree.tree_unflatten(results, self.program.call_spec.out_spec)
         return result, buffers
 

@@ -346,10 +346,6 @@ def _plain(activation: Callable[[Any], Any]) -> Step:
     return lambda given, product, bias, state: [activation(_added(given, product, bias))]
 
 
-def _relu(x: Any) -> Any:
-    return cnp.where(x <= 0, cnp.zeros_like(x), x)
-
-
 def _direction(step: Step, x: Any, alive: Any, state: list[Any], weights: Sequence[Any], reverse: bool) -> Any:
     """The outputs for x[time, batch, inputs], and the last state. `alive[time, batch]` says which rows count."""
     w_ih, w_hh, *rest = weights
@@ -443,7 +439,12 @@ def _cell(step: Step, states: int) -> Callable[..., Any]:
     return run
 
 
-_KINDS = {"lstm": (_lstm, 2), "gru": (_gru, 1), "rnn_tanh": (_plain(cnp.tanh), 1), "rnn_relu": (_plain(_relu), 1)}
+_KINDS = {
+    "lstm": (_lstm, 2),
+    "gru": (_gru, 1),
+    "rnn_tanh": (_plain(cnp.tanh), 1),
+    "rnn_relu": (_plain(lambda x: cnp.where(x <= 0, cnp.zeros_like(x), x)), 1),
+}
 TABLE |= {name: _network(*kind) for name, kind in _KINDS.items()}
 TABLE |= {f"{name}_cell": _cell(*kind) for name, kind in _KINDS.items()}
 

@@ -58,8 +58,7 @@ def entry(*names: str) -> Callable[[Entry], Entry]:
     """Give the translation of operators: a function of their arguments."""
 
     def register(fn: Entry) -> Entry:
-        for name in names:
-            TABLE[name] = fn
+        TABLE.update(dict.fromkeys(names, fn))
         return fn
 
     return register

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.autograph.values import REPRESENTATION, SAME
+from ctrlgrad.blocks import holding
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend import trace as tracing
 from ctrlgrad.frontend.apply import cast, type_of
@@ -210,12 +211,8 @@ class Trace(TorchDispatchMode):
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        token = REPRESENTATION.set(self)
-        try:
-            with self, self.functions:
-                yield
-        finally:
-            REPRESENTATION.reset(token)
+        with holding(REPRESENTATION, self), self, self.functions:
+            yield
 
     # Values as tensors, and back.
 
@@ -317,7 +314,14 @@ class Trace(TorchDispatchMode):
         if name == "native_batch_norm" and args[5]:
             return self._batch_norm(args)
         if known and not is_random:
-            return self._computed(func, args, kwargs)
+            # The results of an operator whose operands are all known, by PyTorch.
+            if func.is_view and isinstance(args[0], TracedTensor):
+                return self._applied(func, name_of(func), args, kwargs)
+            plain = lambda x: to_tensor(value_of(x)) if isinstance(x, TracedTensor) else x
+            with outside():
+                found = func(*_pytree.tree_map(plain, args), **_pytree.tree_map(plain, kwargs))
+                own = lambda x: self.wrap(to_array(x).copy()) if isinstance(x, torch.Tensor) else x
+                return _pytree.tree_map(own, found)
         if name in ("_local_scalar_dense", "is_nonzero"):
             return value_of(args[0]).__bool__()
         if name in _PHYSICAL:
@@ -325,16 +329,6 @@ class Trace(TorchDispatchMode):
         if name == "select.int" and args[0].first is not None and args[1:] == (0, 0):
             return self.wrap(np.asarray(args[0].first))
         return self._applied(func, name, args, kwargs)
-
-    def _computed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The results of an operator whose operands are all known, by PyTorch."""
-        if func.is_view and isinstance(args[0], TracedTensor):
-            return self._applied(func, name_of(func), args, kwargs)
-        plain = lambda x: to_tensor(value_of(x)) if isinstance(x, TracedTensor) else x
-        with outside():
-            found = func(*_pytree.tree_map(plain, args), **_pytree.tree_map(plain, kwargs))
-            own = lambda x: self.wrap(to_array(x).copy()) if isinstance(x, torch.Tensor) else x
-            return _pytree.tree_map(own, found)
 
     def _applied(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         entry = find(func)

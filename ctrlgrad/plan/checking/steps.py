@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ctrlgrad.plan import model
+from ctrlgrad.plan.checking.decisions import check_tiles
 from ctrlgrad.plan.checking.memory import Cell, Content, PlanError, Pointer, RunningStack, Token, described
 from ctrlgrad.plan.chunks import loops_in_chunks
-from ctrlgrad.plan.effects import binds, blocks_of, defines, names_of, numbers_of, reads, walk
+from ctrlgrad.plan.effects import blocks_of, defines, names_of, numbers_of, reads, walk
 from ctrlgrad.plan.model import (
     Array,
     Branch,
@@ -25,6 +24,7 @@ from ctrlgrad.plan.model import (
     NewStack,
     Operand,
     Outside,
+    Piece,
     Plan,
     Pop,
     Product,
@@ -32,7 +32,6 @@ from ctrlgrad.plan.model import (
     ReadRow,
     Stack,
     Step,
-    Tiles,
     ToStack,
     Value,
     View,
@@ -43,62 +42,6 @@ from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.reductions import may_combine
 from ctrlgrad.plan.sharing import shared_axes
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, divided, product, row_major
-from ctrlgrad.records import record
-
-# Check that kernels which run tile by tile meet the elements that they share in the same order as one by one.
-
-
-def check_tiles(
-    tiles: Tiles, places: Mapping[Array, Place], fail: Callable[[str], NoReturn], loop: Loop | None = None
-) -> None:
-    """Check the tiles of a group of kernels, or of a loop.
-
-    Sizes are drawn. Tiles of one point are the hardest: a point of a kernel then runs at its number and the lag.
-    """
-    for kernel in tiles.kernels:
-        if any(o.gathered for o in kernel.operands) or any(w.scattered or w.how != "store" for w in kernel.writes):
-            fail("a kernel that runs tile by tile gathers, scatters or reduces")
-    inside = [loop, *walk(loop.condition), *walk(loop.body)] if loop is not None else []
-    own = {value.name for step in inside for value in (*defines(step), *binds(step))}
-    accesses = list(_accesses(tiles, places))
-    names = sorted(names_of(size for access in accesses for size in (*access.offset, *access.lag)))
-    draw = random.Random(0)
-    for sizes in ({name: draw.choice((0, 1, 2, 5, 1000)) for name in names} for _ in range(8)):
-
-        def number(terms: Sizes, sizes: dict[str, int] = sizes) -> int:
-            return sum(size.factor * math.prod(sizes[name] for name in size.names) for size in terms)
-
-        for a, b in itertools.combinations_with_replacement(accesses, 2):
-            if a.place != b.place or not (a.writes or b.writes) or (loop is None and a.kernel == b.kernel):
-                continue
-            apart = number(b.offset) - number(a.offset)
-            is_late = number(b.lag) - number(a.lag) >= apart if loop is None else apart == 0
-            moves = a.moves and b.moves and own.isdisjoint(names_of((*a.offset, *b.offset)))
-            if not (is_late and moves and a.nbytes == b.nbytes):
-                fail(f"tile by tile, kernel {b.kernel} of a group meets elements in {a.place} too early")
-
-
-@record
-class _Access:
-    """Access of a kernel: its point i meets element i + offset, if the access `moves`."""
-
-    kernel: int
-    place: Place
-    offset: Sizes
-    lag: Sizes
-    nbytes: int
-    moves: bool
-    writes: bool
-
-
-def _accesses(tiles: Tiles, places: Mapping[Array, Place]) -> Iterator[_Access]:
-    for k, (kernel, lag) in enumerate(zip(tiles.kernels, tiles.lags, strict=True)):
-        axes = [axis for axis, size in enumerate(kernel.space) if size != ONE]
-        views = [*((o.view, False) for o in kernel.operands), *((w.view, True) for w in kernel.writes)]
-        for view, writes in views:
-            moves = all(view.strides[axis] == ONE for axis in axes)
-            yield _Access(k, places[view.array], view.offset, lag, view.dtype.itemsize, moves, writes)
-
 
 # State of a replay: the value that each name stands for, the contents of memory, and how it is read and written.
 
@@ -130,6 +73,8 @@ class State:
         self.bases = {write.view.array: write.base for kernel in kernels for write in kernel.writes}
         self.bases.update({step.result: step.base for step in walk(plan.body) if isinstance(step, Product)})
         self.steps = 0
+        # The function in progress; None for the plan's own.
+        self.piece: Piece | None = None
         # The stacks that an outside call reads, by position.
         self.operands: dict[int, RunningStack] = {}
 
@@ -335,6 +280,8 @@ class State:
         return handle
 
     def stack_at(self, handle: int) -> RunningStack:
+        if self.piece is not None and handle in self.plan.near:
+            self.fail(f"the words of stack handle {handle} are kept by the function around")
         if handle not in self.stacks:
             self.fail(f"nothing is held by stack handle {handle}")
         return self.stacks[handle]
@@ -417,17 +364,14 @@ def reads_only_what_it_writes(operand: Operand, write: Write) -> bool:
     if ZERO in read.shape:
         return True
     # Offsets that have other names may be equal or not: only equal ones are known.
-    same = read.offset == written.offset and _equal_strides(read, written)
+    pairs = zip(read.strides, written.strides, read.shape, strict=True)
+    same = read.offset == written.offset and all(s == t or size == ONE for s, t, size in pairs)
     if same and _meets_no_element_twice(written):
         return True
     if names_of((*read.shape, *read.strides, *read.offset, *written.strides, *written.offset)):
         return False
     points = math.prod(size.factor for size in read.shape)
     return (same or points <= MOST_POINTS) and _is_safe(_key(read), _key(written))
-
-
-def _equal_strides(a: View, b: View) -> bool:
-    return all(s == t or size == ONE for s, t, size in zip(a.strides, b.strides, a.shape, strict=True))
 
 
 def _meets_no_element_twice(view: View) -> bool:
@@ -442,7 +386,10 @@ def _meets_no_element_twice(view: View) -> bool:
             continue
         # An axis of the array along which one goes by a known step; of several, the outermost one.
         axis = next((k for k, (_, its) in enumerate(whole) if _is_multiple(stride, its)), None)
-        if axis is None or axis in found or _is_longer(size, whole[axis][0]):
+        if axis is None or axis in found:
+            return False
+        length = whole[axis][0]
+        if size.names == length.names and size.factor > length.factor:
             return False
         found.add(axis)
     return True
@@ -451,11 +398,6 @@ def _meets_no_element_twice(view: View) -> bool:
 def _is_multiple(stride: Size, of: Size) -> bool:
     step = divided(stride, of)
     return step is not None and step.is_known and step != ZERO
-
-
-def _is_longer(part: Size, whole: Size) -> bool:
-    """Return true if a size is known to be larger than another one."""
-    return part.names == whole.names and part.factor > whole.factor
 
 
 _View = tuple[Sizes, Sizes, Sizes]
@@ -687,7 +629,8 @@ class Steps(State):
             else:
                 if source is target:
                     self.fail(f"{array} is pushed to where it lies")
-                if source is not None and not self._is_there(array):
+                lies = self.place_of(array)
+                if source is not None and lies.kind in ("slot", "row") and not self.pointers[lies].is_valid:
                     self.fail(f"{array} lies in a block that this push closes")
                 content = Token(f"row of {step.result}", tuple(self.iterations))
                 self.put_row(step, source, target)
@@ -698,10 +641,6 @@ class Steps(State):
         target.content = content
         running.grow()
         self.updated(running, step.stack, step.result, (content, self.rows[running.version]))
-
-    def _is_there(self, array: Array) -> bool:
-        place = self.place_of(array)
-        return place.kind not in ("slot", "row") or self.pointers[place].is_valid
 
     def on_pop(self, step: model.Pop) -> None:
         running = self.stack(step.stack)

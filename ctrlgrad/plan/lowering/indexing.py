@@ -85,7 +85,10 @@ def resolve(state: State, view: View, key: Sequence[Any], operands: Sequence[Val
                 register = checked(state, state.index(item), size, axis)
                 found.offset = (*found.offset, state.size_of(register) * stride)
             else:
-                at = _static(state, item, size, axis)
+                if size.is_known and -size.factor <= item < size.factor:
+                    at = Size(item % size.factor)
+                else:
+                    at = state.size_of(checked(state, state.number(item), size, axis))
                 found.offset = (*found.offset, at * stride)
         axis += 1
     if places and places[-1] - places[0] + 1 != len(places):
@@ -94,14 +97,6 @@ def resolve(state: State, view: View, key: Sequence[Any], operands: Sequence[Val
         shapes = [t.shape for t, *_ in found.arrays]
         found.joined = joined_shape(state, shapes, [None] * max(map(len, shapes)))
     return found
-
-
-def _static(state: State, index: int, size: Size, axis: int) -> Size:
-    """A fixed index as a position from the start."""
-    if size.is_known and -size.factor <= index < size.factor:
-        return Size(index % size.factor)
-    register = checked(state, state.number(index), size, axis)
-    return state.size_of(register)
 
 
 def checked(state: State, index: Register, size: Size, axis: int) -> Register:

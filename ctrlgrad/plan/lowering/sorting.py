@@ -36,7 +36,10 @@ MANY = 64
 def top_k(state: State, node: Node, visit: Visit) -> None:
     selection, shape = attributes.Selection.of(node), state.shape(node.operands[0])
     size, count = shape[selection.axis], selection.count
-    is_sorted = count == 0 or count > max(MANY, size.factor // 16 if size.is_known else 0) or not _has_keys(node)
+    dtype = node.operands[0].tensor.dtype
+    # Selection needs an integer below the keys of all elements.
+    has_keys = dtype_kind(dtype) in "fb" or dtype.itemsize < 8
+    is_sorted = count == 0 or count > max(MANY, size.factor // 16 if size.is_known else 0) or not has_keys
     # An axis with too few elements is known only to a plan for this size: the reference kernel says what is wrong.
     if size.is_known and size.factor >= count:
         run(state, node, visit, _sorted(node) if is_sorted else _selected(node))
@@ -47,12 +50,6 @@ def top_k(state: State, node: Node, visit: Visit) -> None:
         return
     is_enough = state.compute([state.size_register(size)], BOOL, lambda n: n >= count)
     or_outside(state, node, is_enough, lambda: run(state, node, visit, _selected(node)), found)
-
-
-def _has_keys(node: Node) -> bool:
-    """Return true if the keys' dtype has an integer below the keys of all elements."""
-    dtype = node.operands[0].tensor.dtype
-    return dtype_kind(dtype) in "fb" or dtype.itemsize < 8
 
 
 def _keys(x: Term) -> Term:

@@ -21,7 +21,6 @@ from ctrlgrad.plan.model import (
     Pop,
     Push,
     ReadRow,
-    Register,
     Stack,
     ToStack,
     View,
@@ -36,7 +35,10 @@ def stack_new(state: State, node: Node) -> None:
     origins = state.origins
     size = state.index(node.operands[0]) if node.operands else None
     # Rows that were never written have a shape from the start. What a gradient asks for so begins without rows.
-    is_taken_empty = shape is None and size is not None and node not in origins.listed and _may_be_empty(state, size)
+    is_taken_empty = False
+    if shape is None and size is not None and node not in origins.listed and state.assumes("rows"):
+        known = state.size_of(size)
+        is_taken_empty = not (known.is_known and known.factor)
     is_listed = node in origins.listed or (shape is None and size is not None and not is_taken_empty)
     if is_taken_empty:
         assert size is not None
@@ -51,12 +53,6 @@ def stack_new(state: State, node: Node) -> None:
     result = state.stack(facts)
     state.emit(NewStack(result, size, node))
     state.items[node.result] = result
-
-
-def _may_be_empty(state: State, size: Register) -> bool:
-    """Return true if the plan assumes that this number of rows is 0."""
-    known = state.size_of(size)
-    return state.assumes("rows") and not (known.is_known and known.factor)
 
 
 def _slots(state: State, value: Value) -> Stack | RaggedStack:

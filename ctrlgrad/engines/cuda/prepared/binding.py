@@ -29,7 +29,14 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels import joined
 from ctrlgrad.engines.cuda.library import ArrayLibrary, Launcher
 from ctrlgrad.engines.cuda.prepared import graphs, walker
-from ctrlgrad.engines.cuda.prepared.entries import GOING, MEMORY, TRIPS, WORD, ListWriter, NumberWord, bits_of
+from ctrlgrad.engines.cuda.prepared.entries import (
+    MEMORY,
+    TRIPS,
+    WORD,
+    ListWriter,
+    NumberWord,
+    bits_of,
+)
 from ctrlgrad.engines.cuda.prepared.graphs import Capture
 from ctrlgrad.engines.cuda.prepared.model import (
     BOOL,
@@ -101,7 +108,7 @@ def inputs_of(
         elif slot in tables or isinstance(x, DeviceRows):
             found.append(Unusable("a stack is a list of rows"))
         elif is_carried:
-            found.append(StackValue(position, is_on_host=not isinstance(x, DeviceStack)))
+            found.append(StackValue(position, Affine(0), not isinstance(x, DeviceStack)))
         else:
             found.append(Unusable("a stack of another loop is read"))
     return tuple(found)
@@ -170,8 +177,8 @@ def captured(context: Context, shared: Sequence[Any], inputs: Sequence[Input]) -
     return given
 
 
-def array_buffers(context: Context, its: CarriedArray, carry: list[Any], position: int) -> list[Any]:
-    """The two buffers of a carried array, the first with what it is; twice the same where there is one."""
+def array_buffer(context: Context, its: CarriedArray, carry: list[Any], position: int) -> Any:
+    """The buffer of a carried array, with what it is."""
     library, holder = context.library, [carry[position]]
     carry[position] = None
     try:
@@ -186,14 +193,13 @@ def array_buffers(context: Context, its: CarriedArray, carry: list[Any], positio
         ordered[...] = array
         context.counts.calls += 1
         array = ordered
-    other = library.empty(its.shape, its.dtype) if its.is_double else array
     carry[position] = None
-    return [array, other]
+    return array
 
 
 def table_buffers(
     context: Context, body: PreparedBody, position: int, given: Input, carry: list[Any]
-) -> dict[Carried, list[Any]]:
+) -> dict[Carried, Any]:
     """Buffers of a table's rows and marks. If memory runs out, the previous table is still carried."""
     assert isinstance(given, TableValue)
     table = as_table(context, carry[position], given.rows)
@@ -202,16 +208,16 @@ def table_buffers(
     if marks is None:
         context.counts.calls += 1
         marks = context.xp.ones(given.rows.shape[:1], np.bool_)
-    held, found = [table.rows, marks], dict[Carried, list[Any]]()
+    held, found = [table.rows, marks], dict[Carried, Any]()
     # These names are dropped, so that an array with no other reference becomes a buffer.
     del table, marks
     carry[position] = None
     try:
         for number, (part, its) in enumerate(parts):
             assert isinstance(its, CarriedArray)
-            found[Carried(part)] = array_buffers(context, its, held, number)
+            found[Carried(part)] = array_buffer(context, its, held, number)
     except MemoryError:
-        carry[position] = Table(*(array for array, _ in found.values()), *held[len(found) :])
+        carry[position] = Table(*found.values(), *held[len(found) :])
         raise
     return found
 
@@ -343,7 +349,6 @@ class StackRows:
     def taken_aside(self, stack: Stack, wanted: int) -> RowMemory:
         """So many rows as they come off the stack, if there are. Raises `MemoryError`."""
         its, context = self.its, self.context
-        assert its.dtype is not None
         there = stack.alike(its.shape) if isinstance(stack, DeviceStack) else len(stack)
         count = min(there, wanted)
         # No pass reads these that has all of its rows.
@@ -356,7 +361,6 @@ class StackRows:
         return replace(self._memory(self._aside, below + count, below + count), is_whole=count == there)
 
     def _empty(self, rows: int) -> RowMemory:
-        assert self.its.dtype is not None
         self._aside = self.context.library.empty((rows, *self.its.shape), self.its.dtype)
         return self._memory(self._aside, 0 if self.its.pushes else rows, rows)
 
@@ -390,8 +394,8 @@ class StackRows:
 
 def pushed_too_many(form: PreparedBody, rows: Mapping[int, RowMemory], counts: Mapping[int, int]) -> dict[int, int]:
     """Number of rows pushed on each stack that had too little memory for them."""
-    moved = {position: its.moved(counts) for position, its in form.endless.items()}
-    return {n: count for n, count in moved.items() if count > form.endless[n].usable(rows[n].capacity)}
+    pushed = {position: counts[position] for position, its in form.endless.items() if its.pushes}
+    return {n: count for n, count in pushed.items() if count > form.endless[n].usable(rows[n].capacity)}
 
 
 # Graphs of a list that are kept: calls whose arrays lie here and there by turns find theirs again.
@@ -406,10 +410,8 @@ class Binding:
         self.body, self.library, self.precision = body, context.library, context.precision
         # Of what is carried, what the body is told of it.
         self._inputs = inputs[len(inputs) + len(body.marks) - len(body.carries) :]
-        # The two buffers of each array that is carried; twice the same where there is one.
-        self.carried: dict[Carried, list[Any]] = {}
-        # 1 if the next iteration reads the second buffers, else 0.
-        self.odd = 0
+        # The buffer of each array that is carried.
+        self.carried: dict[Carried, Any] = {}
         self._given: Mapping[Given, Any] = {}
         self._memory: Any = None
         # Where an index that is out of range is noted, if any may be.
@@ -424,8 +426,8 @@ class Binding:
         # Why its last launch was not.
         self.refused: graphs.Refused | None = None
         self._workspace: Any = None
-        # Launches of the run under way, and the side of the buffers that it began with.
-        self._launched, self._begun = walker.Counts(), 0
+        # Launches of the run under way.
+        self._launched = walker.Counts()
         self._moment = self._number = 0
         self._writer = ListWriter(body, self.library, self.precision)
         self.list = self._writer.list
@@ -439,7 +441,7 @@ class Binding:
 
         Raises `MemoryError` where there is no memory for the buffers; what is carried is in `carry` then.
         """
-        self._given, self.carried, self.odd, self._number = given, {}, 0, context.run_number
+        self._given, self.carried, self._number = given, {}, context.run_number
         try:
             # Products have a workspace, which counts in a session.
             self._launcher = self.library.launcher(self.body.products > 0)
@@ -452,7 +454,7 @@ class Binding:
                 if position in self.body.marks:
                     self.carried |= table_buffers(context, self.body, position, self._inputs[position], carry)
                 else:
-                    self.carried[Carried(position)] = array_buffers(context, its, carry, position)
+                    self.carried[Carried(position)] = array_buffer(context, its, carry, position)
         except MemoryError:
             for position in self.positions:
                 if Carried(position) in self.carried:
@@ -479,9 +481,9 @@ class Binding:
 
     def carry(self, position: int) -> Any:
         """The array, or the table, that is carried at a position now."""
-        array = self.carried[Carried(position)][self.odd]
+        array = self.carried[Carried(position)]
         marks = self.body.marks.get(position)
-        return array if marks is None else Table(array, self.carried[Carried(marks)][self.odd])
+        return array if marks is None else Table(array, self.carried[Carried(marks)])
 
     def has(self, position: int, value: Any) -> bool:
         """Return true if `value` is the current carry at a position."""
@@ -507,52 +509,38 @@ class Binding:
             rows: of each stack that is pushed on or popped off, where its rows lie.
             integers: those of the host, by their slots.
             moment: the number of now, which is noted with an index that is out of range.
-            in_graph: by the graph, which begins with an even one, but for one at either end. A graph that asks the
-                predicate leaves out those past the loop's end.
+            in_graph: by the graph.
         """
         self._moment = moment
         values = [self._value(word, iterations, rows, integers) for word in self.body.words]
         for number, count, start in self._writer.set:
             its = values[start : start + count]
             self.list.words[number : number + count] = its + its[-1:] * (count - len(its))
-        self.list.words[self._writer.host + GOING] = 1
-        self._launched, self._begun = walker.Counts(), self.odd
-        self._walk(0, self._writer.first, 0, 0)
-        self._have_trips(integers, 0)
-        listed = self.odd if in_graph else iterations
-        self._iterate(listed)
-        if in_graph and self.list.words[self._writer.host + GOING]:
-            assert self.graph is not None and iterations - listed >= (graphs.TURN if self.body.is_known else 1)
-            try:
-                self.graph.launch(self._called.stream)
-                left = (iterations - listed) % graphs.TURN if self.body.is_known else 0
-            except graphs.Refused as refused:
-                # Nothing of it has run: the list does the same.
-                self._forget()
-                self.refused, left = refused.with_traceback(None), iterations - listed
-            except graphs.GraphFailed as failed:
-                self._forget()
-                raise self._called.error(walker.KERNEL, failed.status) from None
-            self._have_trips(integers, iterations - left)
-            self._iterate(left)
-        self.is_warm = self.is_warm or iterations >= graphs.TURN
+        self._launched = walker.Counts()
+        self._walk(0, self._writer.first)
+        if not in_graph or not self._launch_graph():
+            for first, trips in self._writer.counted.values():
+                if isinstance(trips, Affine):
+                    self.list.words[first + TRIPS] = trips.value(integers)
+            if self.body.is_known:
+                self.list.words[self._writer.counted[0][0] + TRIPS] = iterations
+            # There is a first iteration: the card is asked behind it.
+            self._walk(self._writer.first + 2 * (not self.body.is_known), self._writer.last)
+        self.is_warm = True
         return self._launched
 
     def counted(self, context: Context) -> dict[Word, int]:
-        """The words behind a run that the card has ended: how often regions have been gone through, and more."""
+        """The words behind a run that the card has ended: counters, rows and iterations."""
         (words,) = context.on_host(self._memory[: WORD * len(self.body.words)])
-        found = dict(zip(self.body.words, map(int, words.view(np.int64)), strict=True))
-        self.odd = (self._begun + found[Register("counter")]) & 1
-        return found
+        return dict(zip(self.body.words, map(int, words.view(np.int64)), strict=True))
 
     def saved(self) -> list[tuple[Any, Any]]:
         """The current carry and the run's flag, each with a copy. Raises `MemoryError`."""
-        found = [buffers[self.odd] for buffers in self.carried.values()]
-        return [(x, self.library.xp.array(x)) for x in (*found, *([] if self._flag is None else [self._flag]))]
+        found = (*self.carried.values(), *([] if self._flag is None else [self._flag]))
+        return [(x, self.library.xp.array(x)) for x in found]
 
     def restore(self, saved: Sequence[tuple[Any, Any]]) -> None:
         """Have what was carried when the run began, where it lay, and what had been noted by then."""
-        self.odd = self._begun
         for target, array in saved:
             target[...] = array
 
@@ -586,23 +574,24 @@ class Binding:
         assert isinstance(its, CarriedRows)
         return its
 
-    def _have_trips(self, integers: Mapping[int, int], before: int) -> None:
-        """Write the trip counts of the inner loops in the next iteration, before which `before` iterations ran."""
-        for first, trips in self._writer.counted.values():
-            if isinstance(trips, Affine):
-                self.list.words[first + TRIPS] = trips.value(integers) + before * trips.step
-
-    def _iterate(self, iterations: int) -> None:
-        self._walk(self._writer.first, 0, iterations, self.odd)
-        self.odd = (self.odd + iterations) & 1
-
-    def _walk(self, start: int, once: int, iterations: int, odd: int, stream: int | None = None) -> None:
-        """Go through the list from an entry on."""
-        called, half = self._called, self._writer.half
-        address = self.list.address + WORD * (self._writer.begin + start * walker.ENTRY)
-        going = self.list.address + WORD * (self._writer.host + GOING)
+    def _launch_graph(self) -> bool:
+        """Launch the graph; false where it was refused: nothing of it has run."""
+        assert self.graph is not None
         try:
-            found = walker.run(address, once, half, odd, iterations, going, called.functions, stream or called.stream)
+            self.graph.launch(self._called.stream)
+        except graphs.Refused as refused:
+            self._forget()
+            self.refused = refused.with_traceback(None)
+        except graphs.GraphFailed as failed:
+            self._forget()
+            raise self._called.error(walker.KERNEL, failed.status) from None
+        return self.refused is None
+
+    def _walk(self, first: int, last: int, stream: int | None = None) -> None:
+        """Go through entries of the list."""
+        called, address = self._called, self.list.address + WORD * self._writer.begin
+        try:
+            found = walker.run(address, first, last, called.functions, stream or called.stream)
         except walker.Failed as failed:
             if stream is not None:
                 raise
@@ -657,7 +646,7 @@ class Binding:
             raise graphs.Refused(addresses)
         stopped = self.library.address(self.library.stopped())
         driver = graphs.GraphDriver(addresses)
-        capture = Capture(self._writer, self._walk, self._called, self._asked, stopped)
+        capture = Capture(self._writer, self._walk, self._called, stopped)
         # A capture may neither compile nor load them.
         self.library.prepare(capture.kernels, self.precision != "ieee")
         functions = [self.library.function(spec, self.precision != "ieee") for spec in capture.kernels]
@@ -666,7 +655,7 @@ class Binding:
             for function in functions:
                 driver.call("cuFuncLoad", function)
             with self._called.capturing(self._workspace) as stream:
-                self.graph = graphs.LoopGraph(driver, stream, capture.turn(), capture.end)
+                self.graph = graphs.LoopGraph(driver, stream, capture.parts())
             self._graphs[self.list.state, place] = self.graph
             while len(self._graphs) > GRAPHS:
                 self._graphs.popitem(last=False)
@@ -675,21 +664,13 @@ class Binding:
         except walker.Failed as failed:
             raise self._called.error(failed.kind, failed.status) from None
 
-    @property
-    def _asked(self) -> int:
-        """The address of what masked iterations say at the end of a turn: whether another one counts; else 0."""
-        ending = self.body.ending
-        if ending is None or not ending.is_masked:
-            return 0
-        return self.library.address(self.carried[Carried(ending.position)][0])
-
     def _word(self, named: object, context: Context) -> int:
         """Current value of a named word of the list."""
         match named:
             case Given():
                 return self.library.address(self._given[named])
             case Carried():
-                return self.library.address(self.carried[replace(named, is_next=False)][named.is_next])
+                return self.library.address(self.carried[named])
             case NumberWord(Fixed(dtype, _, slot), position):
                 assert slot is not None
                 return bits_of(dtype, self._given[Given(slot)])[position]

@@ -3,8 +3,8 @@
 A branch is a launch list for each side; the card decides which list runs. A kernel writes the number of the side, from
 the selector as the op defines it: 0 for a selector below 0, the last side for one that is too large. A result that all
 sides share (an array that one of them updates in place, say) is used itself; else there is a buffer, which each side
-writes. A side that pushes or pops counts its passes, since only the card knows their number; the rows of its stacks
-lie by these counters.
+writes. Where sides differ in the rows that they push or pop, each pass counts its own, and the rows of such a stack lie
+by that counter.
 
 An inner loop is the launch list of an iteration, which repeats while a number on the card says so. The list is the
 same for all iterations, so each carry has one form:
@@ -16,21 +16,20 @@ same for all iterations, so each carry has one form:
   counts from the loop's beginning. The counter keeps its value after the loop, until the loop begins again, so the
   integer's last value follows from it;
 - a table: its rows and its marks, each as an array;
-- a stack: rows lie by a counter that counts from the run's beginning, as in sides of branches;
+- a stack: the number of its rows is such an integer, or is counted as in sides of branches;
 - a value that no iteration changes: no carry at all.
 
 Where the loop counts to a bound that goes by steps, a run only has iterations in which the trip count is not below
-0; indices that go by the loop's counter are checked at its first and its last iteration. Where the loop counts to a
-number that only the card has (a trip count that was popped), the card has the trip count, and the host may know it
-beforehand too (`model.Passes`). Where the host does not, the loop may push more rows than there is memory for, or pop
-more than a run has: such a run is repeated (`binding.RowMemory`). An index that goes by a counter with an end that only
-the card knows is an index of the card.
+0; indices that go by the loop's counter are checked at its first and its last iteration. Where only the card has the
+trip count (it was popped, say), the loop may push more rows than there is memory for, or pop more than a run has: such
+a run is repeated (`binding.RowMemory`). An index that goes by a counter with an end that only the card knows is one of
+the card.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast
@@ -38,10 +37,10 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from ctrlgrad.engines.cuda.compile import GroupStep
-from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.placement import HOST, Places
-from ctrlgrad.engines.cuda.prepared.launches import Listing, Rates, whole
+from ctrlgrad.engines.cuda.prepared.launches import Launches, Listing, Numbers, Rates
 from ctrlgrad.engines.cuda.prepared.model import (
+    BOOL,
     ENDLESS,
     INT64,
     Affine,
@@ -53,21 +52,19 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedRows,
     Carry,
     Converted,
-    Ending,
     Fixed,
     Item,
     Operand,
     PreparedBody,
     Register,
     Repeating,
+    Rows,
+    Source,
     Unchanged,
     View,
 )
 from ctrlgrad.engines.cuda.prepared.ops import (
-    DEVICE,
-    IDENTITIES,
-    NUMBERS,
-    TABLES,
+    OPS,
     as_popped,
     as_table,
     computed,
@@ -84,8 +81,11 @@ from ctrlgrad.engines.cuda.prepared.reading import (
     Reading,
     StackValue,
     TableValue,
+    Total,
     Unusable,
+    at_most,
     body_inputs,
+    sources_of,
 )
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions
 from ctrlgrad.ir import StackType, TensorType, Use, Value, walk
@@ -109,26 +109,27 @@ def branches(reading: Reading, step: NodeStep, programs: Sequence[Program]) -> t
     joined = tuple(_joined_sides(reading, sides, values, stacks) for values in results)
     for side in sides:
         _count(side, stacks)
-    for position in {position for side in sides for position in side.reading.most}:
-        most = [side.reading.most.get(position, 0) for side in sides]
-        reading.add_most(position, None if None in most else max(rows for rows in most if rows is not None))
+    for position in {position for side in sides for position in side.reading.totals}:
+        totals = [side.reading.totals.get(position, Affine(0)) for side in sides]
+        bounds = [at_most(rows) for rows in totals]
+        most = None if None in bounds else max(rows for rows in bounds if rows is not None)
+        reading.add_total(position, totals[0] if totals.count(totals[0]) == len(totals) else most)
     reading.launches.items.append(Branching(chosen, tuple(tuple(side.items) for side in sides)))
     return joined
 
 
 def _chosen(reading: Reading, selector: Operand, count: int) -> View:
     chosen = reading.launches.buffer((), INT64)
-    number, last = "int64(a0)", f"int64({count - 1})"
-    operation = f"o0 = np_select({number} < int64(0), int64(0), np_select({number} > {last}, {last}, {number}));"
-    text = KernelText((Parameter(selector.dtype.name, "a0"),), (Parameter("int64", "o0"),), operation)
-    reading.launches.kernel(text, (), [selector], [chosen])
+    numbers = Numbers(reading.launches)
+    number, last = f"int64({numbers.read(selector)})", f"int64({count - 1})"
+    clipped = f"np_select({number} < int64(0), int64(0), np_select({number} > {last}, {last}, {number}))"
+    numbers.write({chosen: clipped})
     return chosen
 
 
 def _read_side(reading: Reading, program: Program, given: Sequence[object]) -> _Side:
     with reading.launches.listing([]) as items:
         side = _Side(reading.inside(program, given), items)
-        reading.launches.enter(reading.listing.slots(side.reading.counter))
         _read(side.reading)
     return side
 
@@ -141,9 +142,14 @@ def _joined_sides(
     if isinstance(first, StackValue):
         if any(not isinstance(x, StackValue) or x.position != first.position for x in values):
             raise CannotPrepare("stacks change places")
+        if all(x == first for x in values) and first.position not in reading.listing.rates.counted:
+            return first
         # Rows that sides push are counted.
+        reading.listing.count_rows(first.position)
         return stacks[first.position]
-    if all(x is first or x == first for x in values):
+    is_in_rows = not _counted(reading, stacks.values()).isdisjoint(sources_of(first))
+    # The row in which each side has its value is another one behind the branch.
+    if all(x is first or x == first for x in values) and not is_in_rows:
         return first
     if any(isinstance(x, TableValue) for x in values):
         tables = [as_table(side.reading, x) for side, x in zip(sides, values, strict=True)]
@@ -178,35 +184,31 @@ def _operand(side: _Side, value: object) -> Operand:
 
 
 def _count(side: _Side, stacks: dict[int, StackValue]) -> None:
-    """Note what a side has added to stacks, and have its counter count, if it has pushed or popped anything."""
-    reading = side.reading
-    for x in reading.results:
-        if isinstance(x, StackValue):
-            rows = x.rows - stacks[x.position].rows
-            reading.listing.added(x.position, reading.counter, rows)
-            reading.add_most(x.position, abs(rows))
-    if reading.listing.has_rows(reading.counter):
-        with reading.launches.listing(side.items):
-            reading.launches.advance(reading.counter, reading.listing.slots(reading.counter))
+    """Have the rows counted that a side has pushed or popped."""
+    after = [x for x in side.reading.results if isinstance(x, StackValue)]
+    with side.reading.launches.listing(side.items):
+        side.reading.passed((stacks[x.position], x) for x in after if x.position in stacks)
 
 
-def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: Ending | None = None) -> PreparedBody:
+def prepared(program: Program, inputs: Sequence[Input], captures: int, is_asked: bool = False) -> PreparedBody:
     """Prepare an iteration of a body. The first `captures` inputs are captures; the remaining ones are carried.
+
+    Args:
+        is_asked: true if the last carry is the predicate, which the body computes.
 
     Raises `CannotPrepare`.
     """
     rates = Rates()
     while True:
-        listing = Listing(rates, program, ending is not None and ending.is_masked)
-        reading = Reading(program, body_inputs(inputs, captures, rates), listing)
+        listing = Listing(rates, program)
+        given = body_inputs(inputs, captures, rates)
+        reading = Reading(program, given, listing)
         _read(reading)
-        for after in reading.results:
-            if isinstance(after, StackValue):
-                listing.added(after.position, 0, after.rows)
-        listing.settle()
-        carries = _leave(reading, captures)
+        carried = given[len(given) - len(program.outputs) :]
+        _leave(reading, 0, carried)
+        carries = _carries(reading, carried)
         endless = frozenset(n for n, its in enumerate(carries) if isinstance(its, CarriedRows) and its.is_endless)
-        found = Rates(listing.numbers, listing.rows, listing.lengths, endless)
+        found = Rates(listing.numbers, listing.counted, endless, listing.lengths)
         if found == rates:
             break
         # Addresses go by what an iteration has turned out to add.
@@ -216,37 +218,26 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, ending: E
         _require(all(counter == 0 for counter, _ in index.steps), "an index goes by what only the card counts")
     _require(len(listing.lengths) == listing.stacks, "a stack that is made inside is not read as an array")
     _require(bool(launches.items), "nothing is computed on the device")
-    launches.advance(0, listing.slots(0))
     stacks = {position: its for position, its in enumerate(carries) if isinstance(its, CarriedRows)}
     unknown = {position: its for position, its in stacks.items() if not its.is_known}
-    asked = None if ending is None or ending.is_masked else _after(carries, ending.position)
-    if unknown or asked is not None:
-        launches.check(unknown, asked)
-    launches.word(Register("limit"))
+    asked = View.whole(Carried(len(inputs) - captures - 1), BOOL, ()) if is_asked else None
+    launches.check(unknown, asked)
     launches.word(Register("run"))
     words = tuple(launches.words)
     launches.buffers[0] = ((len(words),), INT64)
     sharing = Sharing(launches.items, launches.buffers, carries)
-    items, carries = sharing.resolved(launches.items), sharing.left(carries)
+    items = sharing.resolved(launches.items)
     tables = [i - captures for i, x in enumerate(inputs) if i >= captures and isinstance(x, TableValue)]
     return PreparedBody(
         tuple(items),
         words,
-        placed(items, launches.buffers, carries, sharing.memory_of),
+        placed(items, launches.buffers, sharing.memory_of),
         carries,
         tuple(listing.programs),
         tuple(listing.bounds),
-        ending,
-        listing.regions,
+        is_asked,
         dict(zip(tables, itertools.count(len(inputs) - captures))),
     )
-
-
-def _after(carries: Sequence[Carry], position: int) -> View:
-    """View of a carried array after an iteration."""
-    its = carries[position]
-    assert isinstance(its, CarriedArray)
-    return View.whole(Carried(position, its.is_double), its.dtype, its.shape)
 
 
 def _require(holds: bool, reason: str) -> None:
@@ -270,15 +261,15 @@ def _read(reading: Reading) -> None:
 
 def _read_node(reading: Reading, step: NodeStep) -> None:
     name = step.node.op.name
+    if step.node.regions:
+        _keep_rows(reading, step)
     if isinstance(step.kernel, Regions):
         results = branches(reading, step, step.kernel.programs)
     elif is_loop(step.node):
         results = _Listed(reading, step, cast("Looping", step.kernel)).results()
     else:
         _require(not step.node.regions, f"{name} inside")
-        op = product_sum if step.is_sum else IDENTITIES.get(name)
-        if op is None and step.where != "through the host":
-            op = TABLES.get(name) or (NUMBERS.get(name, computed) if step.where == "host" else DEVICE.get(name))
+        op = product_sum if step.is_sum else OPS.get(name, computed if step.where == "host" else None)
         if op is None:
             where = "is called in the library" if step.where == "device" else "goes through the host"
             raise CannotPrepare(f"{name} {where}")
@@ -286,61 +277,125 @@ def _read_node(reading: Reading, step: NodeStep) -> None:
     reading.values.update(zip(step.results, results, strict=True))
 
 
+def _keep_rows(reading: Reading, step: NodeStep) -> None:
+    """Copy values that lie in rows of stacks which a region pushes on or pops off: the counters by which these rows lie
+    move inside of it."""
+    counted = _counted(reading, [reading.values[slot] for slot in step.operands])
+    copies: dict[View, View] = {}
+
+    def copied(view: View) -> View:
+        if view not in copies:
+            copies[view] = reading.launches.copy(view)
+        return copies[view]
+
+    for slot, x in reading.values.items() if counted else ():
+        if reading.last.get(slot, -1) < reading.position or counted.isdisjoint(sources_of(x)):
+            continue
+        if isinstance(x, Computed):
+            reading.values[slot] = reading.computed(x)
+        elif isinstance(x, LocalStack | TableValue):
+            reading.values[slot] = replace(x, rows=copied(x.rows))
+        else:
+            reading.values[slot] = copied(x)
+
+
+def _counted(reading: Reading, values: Iterable[object]) -> set[Source]:
+    """Rows of the stacks among some values that lie by a counter."""
+    counted = reading.listing.rates.counted
+    return {Rows(x.position) for x in values if isinstance(x, StackValue) and x.position in counted}
+
+
 # The carry after an iteration.
 
 
-def _leave(reading: Reading, captures: int) -> tuple[Carry, ...]:
-    found, marks = list[Carry](), list[Carry]()
-    for position, after in enumerate(reading.results):
-        before = reading.values[captures + position]
-        if isinstance(before, TableValue):
-            table = as_table(reading, after)
-            assert before.marks is not None
-            found.append(_left_array(reading, before.rows, table.rows))
-            marks.append(_left_array(reading, before.marks, marks_of(table)))
+def _leave(inside: Reading, since: int, before: Sequence[Any], is_counted: bool = True) -> None:
+    """Have the carries be what an iteration leaves.
+
+    Args:
+        since: the counter of iterations, by which integers and numbers of rows go.
+        is_counted: false if only the card knows how often it counts.
+    """
+    listing, captures = inside.listing, inside.program.inputs - len(before)
+    arrays, stacks = list[tuple[View, Operand]](), list[tuple[StackValue, StackValue]]()
+    for position, (x, slot) in enumerate(zip(before, inside.program.outputs, strict=True)):
+        if slot == captures + position or inside.values[slot] is x:
+            continue
+        after = inside.value(slot)
+        if isinstance(x, View):
+            arrays.append((x, inside.operand(slot)))
+            continue
+        if isinstance(x, TableValue):
+            table = as_table(inside, after)
+            assert x.marks is not None
+            arrays += [(x.rows, table.rows), (x.marks, marks_of(table))]
+            continue
+        if isinstance(x, StackValue | LocalStack):
+            _require(isinstance(after, type(x)) and after == replace(x, length=after.length), "stacks change places")
+            step = after.length.plus(x.length, -1)
         else:
-            found.append(_left(reading, position, before, after))
+            _require(isinstance(x, Affine) and isinstance(after, Affine), _STEPS)
+            step = after.plus(x, -1)
+        if isinstance(x, StackValue):
+            stacks.append((x, after))
+            if x.position in listing.rates.counted:
+                continue
+            if step.is_moving or (step.constant and not is_counted):
+                listing.count_rows(x.position)
+                continue
+        _require(not step.is_moving, _STEPS)
+        if step.constant:
+            listing.numbers[since, position] = step.constant
+    left_behind(inside.launches, arrays)
+    inside.passed(stacks)
+
+
+_STEPS = "a number of the host does not go by whole steps"
+
+
+def _carries(reading: Reading, before: Sequence[Any]) -> tuple[Carry, ...]:
+    """The carries of the loop, behind which are the marks of tables."""
+    listing, found, marks = reading.listing, list[Carry](), list[Carry]()
+    for position, x in enumerate(before):
+        its: Carry = Unchanged()
+        if isinstance(x, Affine):
+            its = CarriedNumber(listing.numbers.get((0, position), 0))
+        elif isinstance(x, View):
+            its = CarriedArray(x.dtype, x.shape)
+        elif isinstance(x, TableValue):
+            its = CarriedArray(x.rows.dtype, x.rows.shape)
+            marks.append(CarriedArray(BOOL, x.rows.shape[:1]))
+        elif isinstance(x, StackValue) and position in listing.row_types:
+            its = _carried_rows(reading, position, reading.results[position].length.plus(x.length, -1), x.is_on_host)
+        found.append(its)
     return *found, *marks
 
 
-def _left(reading: Reading, position: int, before: object, after: object) -> Carry:
+def _carried_rows(reading: Reading, position: int, rows: Affine, is_on_host: bool) -> CarriedRows:
+    """A stack with so many more rows, but for those that are counted."""
     listing = reading.listing
-    if isinstance(after, StackValue):
-        _require(isinstance(before, StackValue) and after.position == position, "stacks change places")
-        if position not in listing.rows:
-            return Unchanged()
-        rows = tuple(sorted(listing.rows[position].items()))
-        reading.add_most(position, abs(after.rows))
-        is_known, is_bounded = (
-            all(its(counter) for counter, _ in rows) for its in (listing.regions.is_known, listing.regions.is_bounded)
-        )
-        most, row = reading.most[position], listing.row_types[position]
-        return CarriedRows(rows, most, *row, is_known, is_bounded, after.is_on_host)
-    _require(not isinstance(after, LocalStack | TableValue), "a stack that is made inside is carried")
-    if before is after and not isinstance(after, View):
-        return Unchanged()
-    if isinstance(after, Unusable):
-        raise CannotPrepare(after.reason)
-    if isinstance(before, View):
-        if isinstance(after, Computed):
-            after = reading.computed(after)
-        assert isinstance(after, View | Fixed | Affine | Converted)
-        return _left_array(reading, before, after)
-    step = after.plus(before, -1) if isinstance(after, Affine) and isinstance(before, Affine) else None
-    if step is None or step != Affine(step.constant):
-        raise CannotPrepare("a number of the host does not go by whole steps")
-    if step.constant:
-        listing.numbers[0, position] = step.constant
-    return CarriedNumber(step.constant)
+    pushes = listing.pushes(position)
+    exact: Total = rows.times(1 if pushes else -1)
+    passes = listing.passes.get(position) or {abs(rows.constant)}
+    if position in listing.rates.counted:
+        exact = reading.totals.get(position, Affine(0))
+        if isinstance(exact, Affine) and any(counter for counter, _ in exact.steps):
+            exact = None
+    return CarriedRows(pushes, exact, (min(passes), max(passes)), *listing.row_types[position], is_on_host)
 
 
-def _left_array(reading: Reading, before: View, after: Operand) -> CarriedArray:
-    assert isinstance(before.source, Carried)
-    if isinstance(after, View):
-        _require(after.shape == before.shape, "what it carries changes its shape")
-    if after != before:
-        reading.launches.become(after, replace(before, source=replace(before.source, is_next=True)))
-    return CarriedArray(before.dtype, before.shape, after != before)
+def left_behind(launches: Launches, arrays: Sequence[tuple[View, Operand]]) -> None:
+    """Have carried arrays be what an iteration leaves, all at once: what is read of one is read before another is
+    written."""
+    carried = {before.source for before, _ in arrays}
+    left = []
+    for before, after in arrays:
+        if isinstance(after, View) and after.shape != before.shape:
+            raise CannotPrepare("what a loop carries changes its shape")
+        if after != before:
+            is_read = isinstance(after, View) and after.source in carried
+            left.append((before, launches.copy(after, before.shape) if is_read else after))
+    for before, after in left:
+        launches.become(after, before)
 
 
 # Inner loops.
@@ -350,7 +405,7 @@ class Looping(Protocol):
     """Interface of the kernel of a `while` node (`ctrlgrad.engines.cuda.loops.Loop`) that this module needs.
 
     `tables` are the places, among the body's inputs, of stacks that are read and written by index; `iteration` is the
-    body, of whose iterations none is past the end.
+    body without the predicate.
     """
 
     parts: Loop
@@ -406,23 +461,20 @@ def _distance(
     return ahead.plus(Affine(counting.beyond))
 
 
-def is_at_most(trips: Affine | None, maximum: int) -> bool:
-    return trips is not None and not trips.is_moving and trips.constant <= maximum
-
-
 class _Listed:
     """A loop as it is listed.
 
     Attributes:
-        counter, since: the numbers of the counters of iterations: in a run, and since the loop began.
-        given: what the captures and the carries are in an iteration, and when the loop is over.
+        since: the number of the counter of iterations since the loop began.
+        carried: what the carries are in an iteration, and when the loop is over.
+        given: the same behind the captures.
     """
 
     def __init__(self, reading: Reading, step: NodeStep, loop: Looping) -> None:
         self.reading, self.launches, self.listing = reading, reading.launches, reading.listing
         self.node = step.node
         self.loop = loop
-        self.counter, self.since = self.listing.new_counter(), self.listing.new_counter()
+        self.since = self.listing.new_counter()
         self.captured, self.entering = loop.parts.split(step.operands)
         self.captures = len(self.captured)
         self.trips = trips_of(reading, loop, [reading.values[slot] for slot in step.operands], self.captures)
@@ -432,27 +484,26 @@ class _Listed:
             self.trips = reading.clipped(self.trips)
         if self.trips is None or self.is_on_card:
             self.listing.endless.add(self.since)
-        is_in_time = loop.maximum is None or is_at_most(self.trips, loop.maximum)
-        _require(is_in_time, "a loop inside may go on too often, which is an error")
+        most = self.trips.constant if self.trips is not None and not self.trips.is_moving else ENDLESS
+        _require(loop.maximum is None or most <= loop.maximum, "a loop inside may go on too often, which is an error")
         self.goes_on = self.launches.buffer((), INT64)
-        self.given = [_captured(reading, reading.values[slot]) for slot in self.captured]
-        self.given += [self._carried(position) for position in range(len(loop.parts.carries))]
+        captured = [_captured(reading, reading.values[slot]) for slot in self.captured]
+        self.carried = [self._carried(position) for position in range(len(loop.parts.carries))]
+        self.given = [*captured, *self.carried]
 
     def results(self) -> tuple[object, ...]:
         bounds = len(self.reading.bounds)
         with self.launches.inside(self.node, self.since):
-            self._begin()
+            self._go_on(is_first=True)
             with self.launches.listing([]) as items:
-                self.launches.enter(self.listing.slots(self.counter))
-                inside = self.reading.repeated(self.loop.iteration, self.given, self.counter)
+                inside = self.reading.inside(self.loop.iteration, self.given)
                 _read(inside)
-                self._leave(inside)
+                _leave(inside, self.since, self.carried, self.trips is not None and not self.is_on_card)
                 self._go_on()
-        self.launches.items.append(Repeating(self.goes_on, tuple(items), self.counter, self._listed_trips()))
-        self.listing.repeats(self.counter, self.since, self.reading.counter, self.trips)
+        self.launches.items.append(Repeating(self.goes_on, tuple(items), self.since, self._listed_trips()))
         self._limit(bounds)
-        for position, most in inside.most.items():
-            self.reading.add_most(position, self._times(most))
+        for position, rows in inside.totals.items():
+            self.reading.add_total(position, self._times(rows))
         return tuple(map(self._result, range(len(self.loop.parts.carries))))
 
     def _listed_trips(self) -> Affine | View | None:
@@ -471,8 +522,10 @@ class _Listed:
         value = at_least(self.reading, self.reading.value(slot))
         adds = self.listing.rates.numbers.get((self.since, position), 0)
         moved = Affine(0, (), ((self.since, adds),) if adds else ())
-        if isinstance(value, StackValue) or self._stays(position):
+        if self._stays(position):
             return value
+        if isinstance(value, StackValue):
+            return replace(value, length=value.length.plus(moved))
         if self.captures + position in self.loop.tables:
             return own_table(self.reading, slot)
         if isinstance(self.loop.parts.carries[position].result.type, StackType):
@@ -489,36 +542,21 @@ class _Listed:
         if isinstance(value, View) and value.dtype == INT64:
             return self.reading.stored(value, self.listing.number())
         if not isinstance(value, Affine):
-            raise CannotPrepare("a number of the host's that a loop inside carries does not begin by whole steps")
+            raise CannotPrepare(_STEPS)
         return value
 
     # Predicate and counters.
 
-    def _begin(self) -> None:
-        """The counter is 0, and the predicate is asked for the first time."""
-        words = [self.launches.counter(self.since)] if self._has_counter else []
+    def _go_on(self, is_first: bool = False) -> None:
+        """Before an iteration the counter counts, from 0, and the predicate is asked."""
+        numbers, counter, found = Numbers(self.launches), Register("counter", self.since), dict[Register | View, str]()
+        if self._has_counter:
+            found[counter] = "int64(0)" if is_first else f"({numbers.read(counter)} + int64(1))"
         if self.trips is not None:
-            text = whole(1, [*["int64(0)"] * len(words), "np_select(a0 > int64(0), int64(1), int64(0))"])
-            self.launches.kernel(text, (), [self.trips], [*words, self.goes_on])
-            return
-        if words:
-            self.launches.kernel(whole(0, ["int64(0)"]), (), [], words)
-        self._ask()
-
-    def _go_on(self) -> None:
-        """At the end of an iteration: counters count, and the predicate is asked again."""
-        counters = [self.since] * self._has_counter + [self.counter] * self.listing.has_rows(self.counter)
-        words = list(map(self.launches.counter, counters))
-        counted = [f"a{k} + int64(1)" for k in range(len(words))]
-        self.launches.move(self.listing.slots(self.counter))
-        if self.trips is not None:
-            goes_on = f"np_select({counted[0]} < a{len(words)}, int64(1), int64(0))"
-            text = whole(len(words) + 1, [*counted, goes_on])
-            self.launches.kernel(text, (), [*words, self.trips], [*words, self.goes_on])
-            return
-        if words:
-            self.launches.kernel(whole(len(words), counted), (), words, words)
-        self._ask()
+            found[self.goes_on] = f"np_select({found[counter]} < {numbers.read(self.trips)}, int64(1), int64(0))"
+        numbers.write(found)
+        if self.trips is None:
+            self._ask()
 
     @property
     def _has_counter(self) -> bool:
@@ -530,65 +568,11 @@ class _Listed:
 
     def _ask(self) -> None:
         """The predicate, of what is carried now."""
-        asked = self.reading.inside(self.loop.cond, self.given, is_counted=False)
+        asked = self.reading.inside(self.loop.cond, self.given)
         _read(asked)
-        condition, given = asked.unless_short("a0", [asked.operand(self.loop.cond.outputs[0])])
-        text = whole(["bool", *["int64"] * len(given[1:])], [f"np_select({condition}, int64(1), int64(0))"])
-        self.launches.kernel(text, (), given, [self.goes_on])
-
-    # End of an iteration.
-
-    def _leave(self, inside: Reading) -> None:
-        """Have the carries be what is left, all at once: what is read of one is read before another is written."""
-        arrays: list[tuple[View, Operand]] = []
-        for position, after in enumerate(inside.results):
-            before = self.given[self.captures + position]
-            if self._stays(position):
-                continue
-            if isinstance(before, View):
-                arrays.append((before, inside.operand(self.loop.iteration.outputs[position])))
-            elif isinstance(before, TableValue):
-                table = as_table(inside, after)
-                assert before.marks is not None
-                arrays += [(before.rows, table.rows), (before.marks, marks_of(table))]
-            else:
-                self._leave_other(inside, position, before, after)
-        carried = {before.source for before, _ in arrays}
-        left = []
-        for before, after in arrays:
-            if isinstance(after, View) and after.shape != before.shape:
-                raise CannotPrepare("what a loop inside carries changes its shape")
-            if after == before:
-                continue
-            is_read = isinstance(after, View) and after.source in carried
-            left.append((before, self.launches.copy(after, before.shape) if is_read else after))
-        for before, after in left:
-            self.launches.become(after, before)
-
-    def _leave_other(self, inside: Reading, position: int, before: object, after: object) -> None:
-        """A stack that is pushed on or popped off, or a number."""
-        if isinstance(before, StackValue):
-            if not isinstance(after, StackValue) or after.position != before.position:
-                raise CannotPrepare("stacks change places")
-            rows = after.rows - before.rows
-            self.listing.added(before.position, self.counter, rows)
-            inside.add_most(before.position, abs(rows))
-        elif isinstance(before, LocalStack):
-            is_same = isinstance(after, LocalStack) and (after.number, after.rows) == (before.number, before.rows)
-            if not isinstance(after, LocalStack) or not is_same:
-                raise CannotPrepare("stacks change places")
-            self._goes_by(position, after.length.plus(before.length, -1))
-        elif isinstance(before, Affine) and isinstance(after, Affine):
-            self._goes_by(position, after.plus(before, -1))
-        else:
-            raise CannotPrepare("a number of the host's that a loop inside carries does not go by whole steps")
-
-    def _goes_by(self, position: int, step: Affine) -> None:
-        """An iteration adds this to an integer."""
-        if step != Affine(step.constant):
-            raise CannotPrepare("a number of the host's that a loop inside carries does not go by whole steps")
-        if step.constant:
-            self.listing.numbers[self.since, position] = step.constant
+        numbers = Numbers(self.launches)
+        condition = asked.unless_short(numbers, numbers.read(asked.operand(self.loop.cond.outputs[0])))
+        numbers.write({self.goes_on: f"np_select({condition}, int64(1), int64(0))"})
 
     def _stays(self, position: int) -> bool:
         """Return true if an iteration leaves a carry unchanged."""
@@ -597,8 +581,8 @@ class _Listed:
     # When it is over.
 
     def _result(self, position: int) -> object:
-        value = self.given[self.captures + position]
-        if isinstance(value, LocalStack):
+        value = self.carried[position]
+        if isinstance(value, LocalStack | StackValue):
             return replace(value, length=self._at_last(position, value.length))
         return self._at_last(position, value) if isinstance(value, Affine) else value
 
@@ -626,11 +610,17 @@ class _Listed:
         if self.trips is not None and self.trips.is_moving and not self.is_on_card:
             bounds.append((self.trips, ENDLESS))
 
-    def _times(self, most: int | None) -> int | None:
-        """Upper bound of the rows that all iterations add together; None where it is unknown beforehand."""
-        if self.trips is None or self.trips.is_moving or most is None:
+    def _times(self, rows: Total) -> Total:
+        """The rows of all iterations together."""
+        if self.trips is None or rows is None:
             return None
-        return most * self.trips.constant
+        if isinstance(rows, Affine) and not rows.is_moving and not self.is_on_card:
+            return self.trips.times(rows.constant)
+        if self.trips.is_moving:
+            return None
+        if isinstance(rows, int):
+            return rows * self.trips.constant
+        return None if dict(rows.steps).get(self.since) else rows.times(self.trips.constant)
 
 
 def _captured(reading: Reading, value: object) -> object:

@@ -5,9 +5,9 @@ The sides of a branch stand one after the other: the number of the chosen side i
 many entries to skip. A loop begins with an entry that can jump behind the loop, and ends with one that jumps back to
 it. Words of the host count the iterations where it knows the trip count; else the card is asked each time.
 
-In a kernel, moving addresses and numbers come from words on the card: `words[0]` counts the iterations; other words
-count passes of inner regions, or hold an address or a number from a run's beginning. The numbers of these words, and
-the step for each count, are parameters, and so are sizes and strides: kernels that differ in them alone are one.
+In a kernel, moving addresses and numbers come from words on the card: these count iterations or rows of stacks, or hold
+an address or a number from a run's beginning. The numbers of these words, and the step for each count, are parameters,
+and so are sizes and strides: kernels that differ in them alone are one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,20 +23,18 @@ import numpy as np
 from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter, Spec
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.prepared import walker
-from ctrlgrad.engines.cuda.prepared.launches import movement
+from ctrlgrad.engines.cuda.prepared.launches import moved_by
 from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
     Become,
     Branching,
     Buffer,
-    Carried,
     Fixed,
     Item,
     Launch,
     Operand,
     PreparedBody,
     ProductLaunch,
-    Register,
     Repeating,
     View,
     all_launches,
@@ -128,10 +126,10 @@ class LaunchList:
 # Words that one kernel writes: each is two of its parameters.
 MOST_WORDS = 64
 HANDLE, MEMORY = "handle", Buffer(0)
-# The words of the host's that a list is told by: 0; whether another iteration goes on; and where branches are read to.
-NOTHING, GOING, CHOSEN = range(3)
-# Of a loop inside: how often it goes on in this iteration, how often it does still, and what an iteration adds to the
-# first.
+# Words of a list in the host's memory: a zero, and the word to which branches and loop predicates are read.
+NOTHING, CHOSEN = range(2)
+# Words of a loop: its trip count in this iteration, the iterations that are left, and what an iteration adds to the
+# trip count.
 TRIPS, LEFT, STEP = range(3)
 
 
@@ -160,23 +158,22 @@ class ListWriter:
         self._numbers = {word: number for number, word in enumerate(body.words)}
         # The words that another run of iterations changes: the number of the first, how many, and the first value.
         self.set: list[tuple[int, int, int]] = []
-        self.host = self._words.add(0, 1, 0)
-        # Of loops inside of which the host is told how often they go on, by their counters: the first of their words,
+        self.host = self._words.add(0, 0)
+        # Of loops of which the host is told how often they go on, by their counters: the first of their words,
         # and, where it knows that beforehand, how often.
         self.counted = {
             loop.counter: (self._words.add(0, 0, loop.trips.step if isinstance(loop.trips, Affine) else 0), loop.trips)
-            for loop in loops_in(body.items)
+            for loop in (body.loop, *loops_in(body.items))
             if loop.trips is not None
         }
         launches = (launch for launch in all_launches(body.items) if not isinstance(launch, ProductLaunch))
         library.prepare(list(dict.fromkeys(launch.spec for launch in launches)), precision != "ieee")
         first = [self._setting(start) for start in range(0, len(body.words), MOST_WORDS)]
-        halves = [[*self._entries(body.items, side), *self._steps()] for side in range(2)]
-        for half in halves if not body.is_known else ():
-            half.append(self._reading(body.word(Register("goes_on")), self.host + GOING, 0))
-        # How many entries are gone through once, and are an iteration, and where the first one is.
-        self.first, self.half, self.begin = len(first), len(halves[0]), len(self._words)
-        for kind, arguments in (*first, *itertools.chain(*halves)):
+        entries = self._repeated(body.loop, self._steps())
+        # The number of entries that are gone through once, and with those of iterations.
+        self.first, self.last = len(first), len(first) + len(entries)
+        self.begin = len(self._words)
+        for kind, arguments in (*first, *entries):
             self._words.add(kind)
             self._words.inner(arguments)
         self.list = self._words.made()
@@ -193,40 +190,44 @@ class ListWriter:
         spec = setting(count)
         return self.kernel(self._words, spec, parameters, 1)
 
-    def _entries(self, items: Sequence[Item], side: int) -> list[tuple[int, int]]:
+    def _entries(self, items: Sequence[Item]) -> list[tuple[int, int]]:
         """Of branches the sides follow the number of entries that it is to the one that is chosen."""
         found: list[tuple[int, int]] = []
         for item in items:
             if isinstance(item, Become):
                 continue
             if isinstance(item, Repeating):
-                found += self._repeated(item, side)
+                found += self._repeated(item)
                 continue
             if not isinstance(item, Branching):
-                found.append(self._entry(item, side))
+                found.append(self._entry(item))
                 continue
-            sides = [self._entries(inside, side) for inside in item.sides]
+            sides = [self._entries(inside) for inside in item.sides]
             ends = list(itertools.accumulate((len(inside) + 1 for inside in sides), initial=1))
-            found += [self._reading(item.chosen, self.host + CHOSEN, side), self._switch(CHOSEN, ends[:-1])]
+            found += [self._reading(item.chosen, self.host + CHOSEN), self._switch(CHOSEN, ends[:-1])]
             for inside, end in zip(sides, ends[1:], strict=True):
                 found += [*inside, self._switch(NOTHING, [ends[-1] - end + 1])]
         return found
 
-    def _repeated(self, item: Repeating, side: int) -> list[tuple[int, int]]:
+    def _repeated(self, item: Repeating, steps: Sequence[tuple[int, int]] = ()) -> list[tuple[int, int]]:
         """A loop: in front of it two entries, and behind it one that goes back."""
-        inside = self._entries(item.items, side)
+        inside = [*self._entries(item.items), *steps]
         behind = len(inside) + 2
         if item.trips is None:
-            head = self._reading(item.goes_on, self.host + CHOSEN, side)
+            head = self._reading(item.goes_on, self.host + CHOSEN)
             return [head, self._switch(CHOSEN, [behind, 1]), *inside, self._switch(NOTHING, [-behind])]
         first, trips = self.counted[item.counter]
         if isinstance(trips, View):
-            begins = self._reading(trips, first + LEFT, side)
+            begins = self._reading(trips, first + LEFT)
         else:
             begins = self._sum(first + LEFT, first + TRIPS, self.host + NOTHING)
-        counts = self._words.inner(first + LEFT)
+        return [begins, self._counted(first + LEFT, behind), *inside, self._switch(NOTHING, [1 - behind])]
+
+    def _counted(self, word: int, behind: int) -> tuple[int, int]:
+        """Take 1 off a word of the host; where it is 0, go on so many entries further."""
+        counts = self._words.inner(word)
         self._words.add(behind)
-        return [begins, (walker.COUNT, counts), *inside, self._switch(NOTHING, [1 - behind])]
+        return walker.COUNT, counts
 
     def _steps(self) -> list[tuple[int, int]]:
         """Behind an iteration: how often loops inside go on in the next one."""
@@ -239,10 +240,10 @@ class ListWriter:
     def _sum(self, *words: int) -> tuple[int, int]:
         return walker.ADD, self._words.inner(*words)
 
-    def _reading(self, number: View, word: int, side: int) -> tuple[int, int]:
+    def _reading(self, number: View, word: int) -> tuple[int, int]:
         """Read a number on the card into a word."""
         first = self._words.inner(word)
-        self._words.add(self.place(number, side))
+        self._words.add(self.place(number))
         return walker.READ, first
 
     def _switch(self, word: int, deltas: Sequence[int]) -> tuple[int, int]:
@@ -250,19 +251,16 @@ class ListWriter:
         self._words.add(*deltas)
         return walker.SWITCH, first
 
-    def _entry(self, launch: Launch, side: int) -> tuple[int, int]:
+    def _entry(self, launch: Launch) -> tuple[int, int]:
         if isinstance(launch, ProductLaunch):
-            product = product_parameters(launch, lambda view: self.place(view, side), self.precision)
+            product = product_parameters(launch, self.place, self.precision)
             return walker.PRODUCT, self._words.add(Known(HANDLE), *product)
         spec = launch.spec
         given: list[int | Known | tuple[int | Known, ...]] = [Known(MEMORY)] if spec.is_moving else []
         for access, argument in zip(spec.accesses, launch.arguments, strict=True):
             if access.has_parameter:
-                given.append(self._argument(argument, side))
-            if (moved := movement(argument)) is not None:
-                given += [self._numbers[moved.word], moved.step]
-                for counter, step in moved.others:
-                    given += [self._numbers[Register("counter", counter)], step]
+                given.append(self._argument(argument))
+            given += [number for word, factor in moved_by(argument) for number in (self._numbers[word], factor)]
         given += [Known(number) if isinstance(number, Site) else number for number in launch.numbers]
         return self.kernel(self._words, spec, parameters_of(self._words, given), launch.blocks)
 
@@ -274,9 +272,9 @@ class ListWriter:
         words.inner(pointers)
         return walker.KERNEL, called
 
-    def _argument(self, argument: Operand, side: int) -> int | Known | tuple[int | Known, ...]:
+    def _argument(self, argument: Operand) -> int | Known | tuple[int | Known, ...]:
         if isinstance(argument, View):
-            return self.place(argument, side)
+            return self.place(argument)
         if isinstance(argument, Affine):
             return argument.constant
         if isinstance(argument, Site):
@@ -286,15 +284,13 @@ class ListWriter:
             return tuple(bits_of(argument.dtype, argument.value))
         return tuple(Known(NumberWord(argument, k)) for k in range(-(-argument.dtype.itemsize // WORD)))
 
-    def place(self, view: View, side: int) -> Known:
-        """Place of a view's beginning (source and offset), for iterations that read the buffers of `side`."""
+    def place(self, view: View) -> Known:
+        """Place of a view's beginning: source and offset."""
         source, offset = view.source, view.offset
         if isinstance(source, Buffer):
             place = self.body.placement.places[source.number]
             assert place is not None
             source, offset = place[0], place[1] + offset
-        if isinstance(source, Carried):
-            source = replace(source, is_next=bool(side) != source.is_next)
         return Known(source, offset)
 
 

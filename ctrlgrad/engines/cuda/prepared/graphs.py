@@ -1,18 +1,16 @@
-"""Iterations as a CUDA graph: a while node whose body is two of them, one by each half of a list.
+"""Iterations as a CUDA graph: a while node whose body is an iteration of a list.
 
-    words, by the list -> [ while condition: even half, odd half, condition ]
+    words, by the list -> condition -> [ while condition: iteration, condition ]
 
 A branch is an if node for each side, behind a kernel that says which of them runs; between these nodes the list is
 captured stretch by stretch. A side that launches nothing is no node: before CUDA 12.8 a node with an empty body never
-ends. A loop inside is a while node of its own, whose condition is set in front of it and at the end of its body: a
-condition has its default only when the graph is launched, so only the outermost one has any. Where only the card knows
-whether there is memory for another iteration, the odd half is in an if node too. A condition belongs to the graph, or
-the body, that its node is in.
+ends. A loop is a while node, whose condition is set in front of it and at the end of its body. A condition belongs to
+the graph, or the body, that its node is in.
 
 The body is captured from the list: what is called, and with which arguments, is the list's. All that moves is in the
-words on the card, so a graph is launched again for other blocks as it is. The last launch of a turn says whether there
-is another one: whether two more iterations are within the run, and where a loop's end depends on data, whether its
-predicate holds. A run is one launch of the driver's, however many iterations it has.
+words on the card, so a graph is launched again for other blocks as it is. The last launch says whether there is another
+iteration: whether it is within the run, and has memory for its rows, and where a loop's end depends on data, whether
+its predicate holds. A run is one launch of the driver's, however many iterations it has.
 
 A host that no longer wants the results writes the run's number into a word on the card, which every while node's
 condition looks at: so loops end that would not end by themselves, too.
@@ -48,16 +46,12 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Register,
     Repeating,
     View,
-    Word,
     all_launches,
     items_in_order,
     lists_in,
-    loops_in,
 )
 from ctrlgrad.engines.cuda.reduction_kernels import ONE, KernelSpec, of_numbers
 
-# Iterations of a turn: a carried array has two buffers, and an iteration writes the one that it does not read.
-TURN = 2
 # CUDA's version with while nodes, as the driver and the compiler have it.
 NEEDED = 12, 4
 
@@ -77,9 +71,9 @@ FUNCTIONS: Mapping[str, tuple[type, ...]] = {
     "cuGraphDestroy": (_P,),
     "cuGraphExecDestroy": (_P,),
 }
-# CU_GRAPH_COND_ASSIGN_DEFAULT, CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_COND_TYPE_IF and _WHILE,
+# CU_GRAPH_NODE_TYPE_CONDITIONAL, CU_GRAPH_COND_TYPE_IF and _WHILE,
 # CU_STREAM_CAPTURE_MODE_RELAXED.
-_ASSIGN_DEFAULT, _CONDITIONAL, _IF, _WHILE, _RELAXED = 1, 13, 0, 1, 2
+_CONDITIONAL, _IF, _WHILE, _RELAXED = 13, 0, 1, 2
 # Error codes of the driver for "out of memory", "not supported" and "cannot be captured"; below, the codes of cuBLAS in
 # a capture: CUBLAS_STATUS_ALLOC_FAILED and CUBLAS_STATUS_NOT_SUPPORTED.
 _OUT_OF_MEMORY = 2
@@ -123,15 +117,6 @@ class GraphFailed(Exception):
 
 
 _CONDITION = Access(is_number=True)
-
-
-def condition(asks: bool) -> KernelSpec:
-    """The kernel behind a turn: of the counter, the run's iterations, the run's number and that of one that is stopped;
-    and, where it asks for it, the predicate."""
-    inputs = [*(Parameter("int64", f"a{k}") for k in range(4)), *([Parameter("bool", "a4")] * asks)]
-    operation = f"o0 = (a0 + int64({TURN}) <= a1) & (a2 != a3){' & a4' * asks};"
-    text = KernelText(tuple(inputs), (Parameter("bool", "o0"),), operation)
-    return of_numbers(text, *[Access()] * len(inputs), _CONDITION)
 
 
 def choice(numbers: Sequence[int]) -> KernelSpec:
@@ -194,22 +179,19 @@ class LoopGraph:
 
     Args:
         stream: one that nothing else uses.
-        turn: the body of the while node.
-        put: puts what sets its condition on a stream, with the condition's handle.
+        parts: what it launches.
 
     Raises `Refused`, `GraphFailed`, or `walker.Failed` where a launch fails for another reason than the capture.
     """
 
-    def __init__(self, driver: GraphDriver, stream: int, turn: Sequence[Part], put: Callable[[int, int], None]) -> None:
+    def __init__(self, driver: GraphDriver, stream: int, parts: Sequence[Part]) -> None:
         self._driver = driver
         graph, executable, context = (ctypes.c_void_p() for _ in range(3))
         driver.call("cuCtxGetCurrent", ctypes.byref(context))
         driver.call("cuGraphCreate", ctypes.byref(graph), 0)
         writer = _Writer(driver, context, stream)
         try:
-            handle = writer.handle(graph, has_default=True)
-            body = writer.node(graph, [], _WHILE, handle).body
-            writer.write(body, [*turn, Part(lambda stream, _: put(stream, handle))])
+            writer.write(graph, parts)
             driver.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, 0)
         finally:
             if not writer.is_spoilt:
@@ -219,7 +201,7 @@ class LoopGraph:
         weakref.finalize(self, driver.status, "cuGraphExecDestroy", executable).atexit = False
 
     def launch(self, stream: int) -> None:
-        """At least one turn, and as many as the condition says."""
+        """At least one iteration, and as many as the condition says."""
         self._driver.call("cuGraphLaunch", self._executable, stream)
 
 
@@ -241,11 +223,10 @@ class _Writer:
         self._driver, self._context, self._stream = driver, context, stream
         self.is_spoilt = False
 
-    def handle(self, graph: ctypes.c_void_p, has_default: bool = False) -> int:
-        """Of a new condition of a node in a graph; its default is that it holds."""
+    def handle(self, graph: ctypes.c_void_p) -> int:
+        """Of a new condition of a node in a graph."""
         handle = ctypes.c_ulonglong()
-        given = graph, self._context, int(has_default), _ASSIGN_DEFAULT * has_default
-        self._driver.call("cuGraphConditionalHandleCreate", ctypes.byref(handle), *given)
+        self._driver.call("cuGraphConditionalHandleCreate", ctypes.byref(handle), graph, self._context, 0, 0)
         return handle.value
 
     def node(self, graph: ctypes.c_void_p, before: Sequence[int], condition: int, handle: int) -> _Node:
@@ -323,100 +304,69 @@ def _array(nodes: Sequence[int]) -> ctypes.Array[ctypes.c_void_p] | None:
     return (ctypes.c_void_p * len(nodes))(*nodes) if nodes else None
 
 
-# Value of a body's register "goes_on" while there is another iteration.
-GOING_ON = (1,)
-
-
 class Capture:
     """A list whose addresses are set.
 
     Args:
-        walk: goes through so many entries from one on, of no half, on a stream.
-        asked: the address of the predicate that is asked at the end of a turn; 0 where there is none.
+        walk: goes through the entries from one on to another one, on a stream.
         stopped: the address of the number of a run that is stopped.
     """
 
     def __init__(
         self,
         writer: ListWriter,
-        walk: Callable[[int, int, int, int, int], None],
+        walk: Callable[[int, int, int], None],
         launcher: Launcher,
-        asked: int,
         stopped: int,
     ) -> None:
         self.body, self.list = writer.body, writer.list
-        self._writer, self._walk, self._launcher, self._asked = writer, walk, launcher, asked
-        self._stopped = stopped
+        self._writer, self._walk, self._launcher, self._stopped = writer, walk, launcher, stopped
 
     @property
     def kernels(self) -> list[Spec]:
         """Kernels that may not have been called before: those of conditions, and of the lists inside."""
         sides = {_numbers(item) for item in items_in_order(self.body.items) if isinstance(item, Branching)}
-        if not self.body.is_known:
-            sides.add(GOING_ON)
-        specs: list[Spec] = [self.condition()]
-        specs += [going_on()] * bool(loops_in(self.body.items))
+        specs: list[Spec] = [going_on()]
         specs += map(choice, sorted(sides - {()}))
         inside = [launch for item in self.body.items for its in lists_in(item) for launch in all_launches(its)]
         specs += [launch.spec for launch in inside if not isinstance(launch, ProductLaunch)]
         return list(dict.fromkeys(specs))
 
-    def condition(self) -> KernelSpec:
-        """The kernel behind a turn: masked iterations past the loop's end are harmless, so it asks once a turn."""
-        return condition(bool(self._asked)) if self.body.is_known else going_on()
+    def parts(self) -> list[Part]:
+        """The iterations of a run."""
+        return self._parts((self.body.loop,), self._writer.first)
 
-    def turn(self) -> list[Part]:
-        """The body of the while node."""
-        halves = [
-            self._parts(self.body.items, side, self._writer.first + side * self._writer.half) for side in range(2)
-        ]
-        if self.body.is_known:
-            return [*halves[0], *halves[1]]
-        goes_on = partial(self._choose, self.body.word(Register("goes_on")), 0, GOING_ON)
-        return [*halves[0], Part(goes_on, (tuple(halves[1]),))]
-
-    def _parts(self, items: Sequence[Item], side: int, start: int) -> list[Part]:
+    def _parts(self, items: Sequence[Item], start: int) -> list[Part]:
         """Items as they are captured, by the entries from one on."""
         parts: list[Part] = []
         for has_lists, group in itertools.groupby(items, lambda item: bool(lists_in(item))):
             for item in group if has_lists else ():
                 inside, bodies = start + 2, []
                 for its in lists_in(item):
-                    bodies.append(tuple(self._parts(its, side, inside)))
+                    bodies.append(tuple(self._parts(its, inside)))
                     inside += entries_of(its) + 1
                 if isinstance(item, Repeating):
-                    put = partial(self._go_on, item.goes_on, side)
+                    put = partial(self._go_on, item.goes_on)
                     parts.append(Part(put, tuple(bodies), is_loop=True))
                 elif isinstance(item, Branching) and (numbers := _numbers(item)):
-                    put = partial(self._choose, item.chosen, side, numbers)
+                    put = partial(self._choose, item.chosen, numbers)
                     parts.append(Part(put, tuple(bodies[k] for k in numbers)))
                 start = inside
             count = 0 if has_lists else entries_of(list(group))
             if count:
-                parts.append(Part(partial(_without_conditions, partial(self._walk, start, count, 0, 0))))
+                parts.append(Part(partial(_without_conditions, partial(self._walk, start, start + count))))
                 start += count
         return parts
 
-    def _choose(self, number: View, side: int, numbers: Sequence[int], stream: int, handles: Sequence[int]) -> None:
+    def _choose(self, number: View, numbers: Sequence[int], stream: int, handles: Sequence[int]) -> None:
         """Set conditions by a number on the card: each where it is that one of `numbers`."""
-        address = self.list.now(self._writer.place(number, side))
+        address = self.list.now(self._writer.place(number))
         self._set_conditions(choice(numbers), [address], stream, handles)
 
-    def _go_on(self, number: View, side: int, stream: int, handles: Sequence[int]) -> None:
-        """Set the condition of a loop inside."""
-        address = self.list.now(self._writer.place(number, side))
-        self._set_conditions(going_on(), [address, *self._numbers_of_runs()], stream, handles)
-
-    def _numbers_of_runs(self) -> list[int]:
-        """Addresses of this run's id, and of the id of a run that is stopped."""
-        return [self.list.now(self._writer.place(self.body.word(Register("run")), 0)), self._stopped]
-
-    def end(self, stream: int, handle: int) -> None:
-        """Set the condition of another turn."""
-        words: list[Word] = [Register("counter"), Register("limit")] if self.body.is_known else [Register("goes_on")]
-        given = [self.list.now(self._writer.place(self.body.word(word), 0)) for word in words]
-        given += [*self._numbers_of_runs(), *([self._asked] * bool(self._asked))]
-        self._set_conditions(self.condition(), given, stream, [handle])
+    def _go_on(self, number: View, stream: int, handles: Sequence[int]) -> None:
+        """Set the condition of a loop, unless this run is the one that is stopped."""
+        addresses = [self.list.now(self._writer.place(x)) for x in (number, self.body.word(Register("run")))]
+        self._set_conditions(going_on(), [*addresses, self._stopped], stream, handles)
 
     def _set_conditions(self, spec: KernelSpec, given: Sequence[int], stream: int, handles: Sequence[int]) -> None:
         words = Words()
@@ -425,8 +375,7 @@ class Capture:
         entry = words.add(kind)
         words.inner(arguments)
         made = words.made()
-        going = self.list.address + WORD * self._writer.host
-        walker.run(made.address + WORD * entry, 1, 0, 0, 0, going, self._launcher.functions, stream)
+        walker.run(made.address + WORD * entry, 0, 1, self._launcher.functions, stream)
 
 
 def _numbers(item: Branching) -> tuple[int, ...]:

@@ -1,16 +1,14 @@
 """The launches of an iteration while they are listed, with their views, words and buffers.
 
 `Launches` lists kernels and products of the region that is being read. `Listing` has what the readings of a body and
-of its regions share: launches, counters, rows, bounds. The regions are the body (0), sides of branches and bodies of
-loops; their numbers are those of their counters. The host knows a trip count beforehand if it follows from integers
-that go by steps, or from numbers that are popped off a stack of the host: the loops of a gradient take their trip
-counts from such a stack. NumPy computes views of views, on memory that is never looked at.
+of its regions share: launches, counters, rows, bounds. The regions are the body, sides of branches and bodies of loops.
+NumPy computes views of views, on memory that is never looked at.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ctrlgrad.engines.cuda.indexing import Chosen, Surroundings, gather, scatter
-from ctrlgrad.engines.cuda.kernel import ADVANCE, Access, KernelText, Parameter, copy_text
+from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter, copy_text
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
@@ -27,23 +25,19 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Buffer,
     CannotPrepare,
     CarriedRows,
-    Clipped,
     Converted,
     Flag,
     Item,
     Operand,
-    Popped,
     ProductLaunch,
-    Region,
-    Regions,
     Register,
     Rows,
     Shape,
-    Since,
     Source,
     View,
     Word,
     contiguous,
+    count,
     slot,
     word_view,
 )
@@ -54,27 +48,17 @@ from ctrlgrad.engines.cuda.sites import FLAG_WORDS, MOST_NOTED, Site
 from ctrlgrad.ir import Node
 
 
-@dataclass(frozen=True)
-class Movement:
-    """The word by which an address or a number moves, what each iteration adds, and by other counters what these do."""
-
+def moved_by(x: Operand) -> list[tuple[Word, int]]:
+    """Words on the card that an operand moves by, each with a factor: one from the beginning of a run, and counters."""
     word: View | Affine
-    step: int
-    others: tuple[tuple[int, int], ...]
-
-
-def movement(x: Operand) -> Movement | None:
-    """Movement of an operand; None where it does not move."""
     if isinstance(x, View):
         # However the elements of rows lie, one word tells where they begin.
-        word = replace(x, shape=(), strides=()) if isinstance(x.source, Rows) else x.moved
-        return _by(word, x.moved) if x.is_moving else None
-    number = x.number if isinstance(x, Converted) else x
-    return _by(number, number) if isinstance(number, Affine) and number.is_moving else None
-
-
-def _by(word: View | Affine, moved: Affine) -> Movement:
-    return Movement(word, moved.step, tuple((counter, step) for counter, step in moved.steps if counter))
+        word, moved = replace(x, shape=(), strides=()) if isinstance(x.source, Rows) else x.moved, x.moved
+    else:
+        word = moved = x.number if isinstance(x, Converted) else x if isinstance(x, Affine) else Affine(0)
+    is_moving = x.is_moving if isinstance(x, View) else moved.is_moving
+    counted = [(Register("counter", counter), step) for counter, step in moved.steps]
+    return [(word, 1), *counted] if is_moving else []
 
 
 def viewed(view: View, of: Callable[[np.ndarray], np.ndarray]) -> View:
@@ -118,35 +102,15 @@ def reshaped(view: View, shape: Shape) -> View | None:
         raise ValueError(f"{view.size} elements in a shape {sizes}")
     if not view.size:
         return replace(view, shape=sizes, strides=contiguous(sizes, view.dtype))
-    # Elements that are equally far apart, from the last axis: how many, and how far.
-    runs: list[tuple[int, int]] = []
-    for size, step in zip(reversed(view.shape), reversed(view.strides), strict=True):
-        if runs and step == runs[-1][0] * runs[-1][1]:
-            runs[-1] = runs[-1][0] * size, runs[-1][1]
-        elif size != 1:
-            runs.append((size, step))
-    ahead, left, step, strides = iter(runs), 1, view.dtype.itemsize, list[int]()
-    for size in reversed(sizes):
-        if left == 1 and size != 1:
-            left, step = next(ahead)
-        if left % size:
-            return None
-        strides.append(step)
-        left, step = left // size, step * size
-    return replace(view, shape=sizes, strides=tuple(reversed(strides)))
+    try:
+        return viewed(view, lambda x: np.reshape(x, sizes, copy=False))
+    except ValueError:
+        return None
 
 
 def broadcast(view: View, shape: Shape) -> View:
     """A view that is seen with a shape that it broadcasts to."""
     return viewed(view, lambda x: np.broadcast_to(x, shape))
-
-
-def whole(inputs: int | Sequence[str], outputs: Sequence[str]) -> KernelText:
-    """Kernel of int64 results over operands named `a0`, `a1`, ...; `inputs` is their number, or their dtypes."""
-    dtypes = ["int64"] * inputs if isinstance(inputs, int) else inputs
-    read = tuple(Parameter(dtype, f"a{k}") for k, dtype in enumerate(dtypes))
-    written = tuple(Parameter("int64", f"o{k}") for k in range(len(outputs)))
-    return KernelText(read, written, "\n".join(f"o{k} = {x};" for k, x in enumerate(outputs)))
 
 
 FLAG = View.whole(Flag(), INT64, (FLAG_WORDS,))
@@ -260,13 +224,11 @@ class Launches:
         self.items += scan(text, x.shape, axis, [x], [result], self._access, self.buffer)
 
     def _access(self, x: Operand) -> Access:
-        moved = movement(x)
-        if moved is not None:
-            for word in (moved.word, *(Register("counter", number) for number, _ in moved.others)):
-                self.word(word)
-        has_parameter = moved is None or (isinstance(x, View) and not isinstance(x.source, Rows))
-        others = 0 if moved is None else len(moved.others)
-        return Access(not isinstance(x, View), has_parameter, moved is not None, others)
+        moved = moved_by(x)
+        for word, _ in moved:
+            self.word(word)
+        has_parameter = not moved or (isinstance(x, View) and not isinstance(x.source, Rows))
+        return Access(not isinstance(x, View), has_parameter, len(moved))
 
     def word(self, its: Word) -> int:
         """The number of a word."""
@@ -302,112 +264,131 @@ class Launches:
     def product(self, a: View, b: View, out: View, adds: bool) -> None:
         self.items.append(ProductLaunch(a, b, out, adds))
 
-    def advance(self, number: int, slots: Mapping[int, int]) -> None:
-        """A region has been gone through: its counter counts. Where slots are counted it has so many rows."""
-        counter = self.counter(number)
-        self.kernel(ADVANCE, (), [counter], [counter])
-        self.move(slots)
+    def enter(self, popped: Sequence[int]) -> None:
+        """A pass begins that pops rows off stacks without a known end: it is noted where there are none."""
+        numbers, found, ends = Numbers(self), dict[Register | View, str](), list[str]()
+        for position in popped:
+            row, end = Register("counter", slot(position)), numbers.read(Register("last_slot", position))
+            at = numbers.read(row)
+            found[row] = f"np_select({at} < {end}, {at}, {end})"
+            ends.append(f"({at} > {end})")
+        if found:
+            short = Register("short")
+            found[short] = f"np_select({' | '.join(ends)}, int64(1), {numbers.read(short)})"
+        numbers.write(found)
 
-    def enter(self, slots: Mapping[int, int]) -> None:
-        """A pass begins of a region that pops so many rows (below 0) off stacks: it is noted where there are none."""
-        popped = [position for position, rows in slots.items() if rows < 0]
-        if not popped:
-            return
-        ends = [self.number(Register("last_slot", position)) for position in popped]
-        changed = [*(self.counter(slot(position)) for position in popped), self.number(Register("short"))]
-        last = [(f"a{k}", f"a{len(changed) + k}") for k in range(len(popped))]
-        found = [f"np_select({x} < {end}, {x}, {end})" for x, end in last]
-        is_short = " | ".join(f"({x} > {end})" for x, end in last)
-        found.append(f"np_select({is_short}, int64(1), a{len(popped)})")
-        self.kernel(whole(len(changed) + len(ends), found), (), [*changed, *ends], changed)
-
-    def move(self, slots: Mapping[int, int]) -> None:
+    def move(self, rows: Mapping[int, int], endless: Collection[int]) -> None:
         """So many rows have been pushed on stacks, or popped off them (below 0), by their positions."""
-        if not slots:
-            return
-        words = [self.counter(slot(position)) for position in slots]
-        ends = {position: self.number(Register("last_slot", position)) for position, rows in slots.items() if rows > 0}
-        last = {position: f"a{len(words) + k}" for k, position in enumerate(ends)}
-        moved = {position: f"(a{k} + int64({abs(rows)}))" for k, (position, rows) in enumerate(slots.items())}
-        # Of those that are popped it is seen when the next pass begins.
-        found = [f"np_select({x} < {last[n]}, {x}, {last[n]})" if n in last else x for n, x in moved.items()]
-        self.kernel(whole(len(words) + len(ends), found), (), [*words, *ends.values()], words)
+        numbers, found = Numbers(self), dict[Register | View, str]()
+        for position, moved in rows.items():
+            for counter in (count(position), *[slot(position)] * (position in endless)):
+                its = Register("counter", counter)
+                found[its] = after = f"({numbers.read(its)} + int64({abs(moved)}))"
+            # Of those that are popped it is seen when the next pass begins.
+            if position in endless and moved > 0:
+                end = numbers.read(Register("last_slot", position))
+                found[its] = f"np_select({after} < {end}, {after}, {end})"
+        numbers.write(found)
 
     def check(self, stacks: Mapping[int, CarriedRows], asked: View | None = None) -> None:
-        """Behind an iteration: whether there is another one, for which there is memory on these stacks.
+        """Behind an iteration: the counter counts, and whether there is another one, for which there is memory on these
+        stacks.
 
         Args:
             asked: where the loop's end depends on data, its predicate.
         """
-        words: dict[Register, int] = {}
-
-        def read(*its: Any) -> str:
-            return f"a{words.setdefault(Register(*its), len(words))}"
-
-        conditions, found = [f"({read('counter')} < {read('limit')})"], dict[Register, str]()
+        numbers, counter = Numbers(self), Register("counter")
+        after = f"{numbers.read(counter)} + int64(1)"
+        found: dict[Register | View, str] = {counter: after}
+        conditions = [f"({after} < {numbers.read(Register('limit'))})"]
         for position, its in stacks.items():
-            if its.most is None and not its.is_endless:
-                # The host knows of enough.
-                continue
-            rows = " + ".join(f"{read('counter', counter)} * int64({abs(count)})" for counter, count in its.rows)
-            most = f"int64({its.most})"
+            rows, most = numbers.read(Register("counter", count(position))), f"int64({its.total})"
             if its.is_endless:
                 # As many as any iteration so far.
-                pushed, most = f"({rows} - {read('before', position)})", read("most", position)
+                before, largest = Register("before", position), Register("most", position)
+                pushed, most = f"({rows} - {numbers.read(before)})", numbers.read(largest)
                 most = f"np_select({most} < {pushed}, {pushed}, {most})"
-                found |= {Register("most", position): most, Register("before", position): rows}
-            conditions.append(f"({rows} + {most} <= {read('capacity', position)})")
+                found |= {largest: most, before: rows}
+            conditions.append(f"({rows} + {most} <= {numbers.read(Register('capacity', position))})")
         if any(its.is_endless and not its.pushes for its in stacks.values()):
-            conditions.append(f"({read('short')} == int64(0))")
-        given = [word_view(self.word(x)) for x in words]
-        dtypes = ["int64"] * len(words)
+            conditions.append(f"({numbers.read(Register('short'))} == int64(0))")
         if asked is not None:
-            conditions.append(f"a{len(words)}")
-            dtypes.append(asked.dtype.name)
-            given.append(asked)
+            conditions.append(numbers.read(asked))
         found[Register("goes_on")] = f"np_select({' & '.join(conditions)}, int64(1), int64(0))"
-        self.kernel(whole(dtypes, list(found.values())), (), given, [word_view(self.word(x)) for x in found])
+        numbers.write(found)
+
+
+class Numbers:
+    """A kernel of numbers while it is written: all of them are read before one changes."""
+
+    def __init__(self, launches: Launches) -> None:
+        self._launches, self._read = launches, dict[Operand, str]()
+
+    def read(self, x: Operand | Register) -> str:
+        """The name of a number in the kernel's text."""
+        operand = self._launches.number(x) if isinstance(x, Register) else x
+        return self._read.setdefault(operand, f"a{len(self._read)}")
+
+    def write(self, found: Mapping[Register | View, str]) -> None:
+        """Launch the kernel that changes int64s, if it changes any, by their expressions."""
+        if not found:
+            return
+        changed = [self._launches.number(x) if isinstance(x, Register) else x for x in found]
+        inputs = tuple(Parameter(x.dtype.name, name) for x, name in self._read.items())
+        outputs = tuple(Parameter("int64", f"o{k}") for k in range(len(found)))
+        operation = "\n".join(f"o{k} = {x};" for k, x in enumerate(found.values()))
+        self._launches.kernel(KernelText(inputs, outputs, operation), (), list(self._read), changed)
 
 
 @dataclass
 class Rates:
-    """Amounts that an iteration adds. One reading of the body finds them; the next reading uses them.
+    """Facts about an iteration that one reading of the body finds and the next reading uses.
 
     Attributes:
-        numbers: amount added to each integer on the host, or to the rows of a local stack, by the counter of iterations
-            since the loop began and the carry's position.
-        rows: rows that each region adds to a carried stack, by the stack's position and the region's counter.
+        numbers: amount added to each integer on the host, or to the rows of a stack, by the counter of iterations since
+            the loop began and the carry's position.
+        counted: carried stacks whose rows lie by a counter, since iterations or passes differ in them: 1 where rows are
+            pushed, -1 where they are popped.
+        endless: those of them with rows that have no known bound.
         lengths: final number of rows of each new local stack.
-        endless: carried stacks with a number of pushed rows that depends on the data, or of popped rows that only the
-            card knows.
     """
 
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
-    rows: dict[int, dict[int, int]] = field(default_factory=dict)
-    lengths: dict[int, int] = field(default_factory=dict)
+    counted: dict[int, int] = field(default_factory=dict)
     endless: frozenset[int] = frozenset()
+    lengths: dict[int, int] = field(default_factory=dict)
+
+    def length(self, position: int) -> Affine:
+        """Rows of a carried stack that a counter counts."""
+        counter = slot(position) if position in self.endless else count(position)
+        return Affine(0, (), ((counter, self.counted[position]),)) if position in self.counted else Affine(0)
+
+    @property
+    def may_be_short(self) -> bool:
+        """Return true if only the card knows how many rows are popped: a run may have fewer."""
+        return any(self.counted[position] < 0 for position in self.endless)
 
 
 class Listing:
     """Shared record of the readings of a body and of the regions in it."""
 
-    def __init__(self, rates: Rates, program: Program, is_masked: bool) -> None:
+    def __init__(self, rates: Rates, program: Program) -> None:
         # Rates that the previous reading found.
         self.rates = rates
-        # True if iterations may run past the loop's end.
-        self.is_masked = is_masked
         self.launches = Launches()
         self.programs = [program]
         self.bounds: list[tuple[Affine, int]] = []
         self.row_types: dict[int, tuple[Shape, np.dtype]] = {}
         # As in `Rates`.
-        self.rows: dict[int, dict[int, int]] = {}
         self.numbers: dict[tuple[int, int], int] = {}
+        self.counted = dict(rates.counted)
         self.lengths: dict[int, int] = {}
         self.counters = self.stacks = 0
-        # The counters by which a number goes that only the card has.
+        # The counters by which a number goes that only the card has; those with a number that is never below 0.
         self.endless: set[int] = set()
-        self.regions = Regions()
+        self.clipped: set[int] = set()
+        # Numbers of rows of the passes with rows, by the stack's position.
+        self.passes: dict[int, set[int]] = {}
         self._pushes: dict[int, bool] = {}
 
     def new_counter(self) -> int:
@@ -418,49 +399,11 @@ class Listing:
         self.stacks += 1
         return self.stacks
 
-    def number(self, its: Popped | Clipped | None = None) -> int:
-        """A new counter, in which the card has a number: what the host knows of it."""
+    def number(self) -> int:
+        """A new counter, in which the card has a number."""
         counter = self.new_counter()
         self.endless.add(counter)
-        if its is not None:
-            self.regions.numbers[counter] = its
         return counter
-
-    def settle(self) -> None:
-        """All has been read: the host knows a number that is popped where each pass of a region takes the next one."""
-        for counter, its in list(self.regions.numbers.items()):
-            if isinstance(its, Popped) and self.rows.get(its.position) != {its.region: -1}:
-                del self.regions.numbers[counter]
-
-    def is_clipped(self, step: tuple[int, int]) -> bool:
-        """Return true if a step is a clipped number: its counter, once."""
-        counter, factor = step
-        return factor == 1 and isinstance(self.regions.numbers.get(counter), Clipped)
-
-    def repeats(self, counter: int, since: int, outside: int, trips: Affine | None) -> None:
-        """A loop goes on so often each time that the region around it is gone through."""
-        self.regions.found[counter] = Region(outside, trips)
-        self.regions.numbers[since] = Since(counter)
-
-    def added(self, position: int, counter: int, rows: int) -> None:
-        """A region adds rows to a stack."""
-        if rows:
-            self.rows.setdefault(position, {})[counter] = rows
-
-    def has_rows(self, counter: int) -> bool:
-        """Return true if a region has added rows to a stack, which lie by its counter."""
-        return any(counter in regions for regions in self.rows.values())
-
-    def slots(self, counter: int) -> dict[int, int]:
-        """Rows that a region pushes, or pops (below 0), by the positions of the stacks whose number of rows only the
-        card knows."""
-        found = {position: self.rates.rows[position].get(counter, 0) for position in sorted(self.rates.endless)}
-        return {position: rows for position, rows in found.items() if rows}
-
-    @property
-    def may_be_short(self) -> bool:
-        """Return true if only the card knows how many rows are popped: a run may have fewer."""
-        return any(rows < 0 for position in self.rates.endless for rows in self.rates.rows[position].values())
 
     def row_type(self, position: int, its: tuple[Shape, np.dtype], pushes: bool) -> None:
         """Have all rows of a stack be alike, and none popped off where some are pushed."""
@@ -468,3 +411,10 @@ class Listing:
             raise CannotPrepare("rows of one stack differ in shape")
         if self._pushes.setdefault(position, pushes) != pushes:
             raise CannotPrepare("a stack is pushed on and popped off")
+
+    def count_rows(self, position: int) -> None:
+        """Have the rows of a stack lie by a counter, from the next reading on."""
+        self.counted[position] = 1 if self._pushes[position] else -1
+
+    def pushes(self, position: int) -> bool:
+        return self._pushes[position]

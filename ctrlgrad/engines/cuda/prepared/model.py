@@ -1,15 +1,14 @@
-"""A prepared body as data: operands, launches, carries, memory, and passes of its regions.
+"""A prepared body as data: operands, launches, carries and memory.
 
-A launch reads and writes views of memory, host integers, and words on the card. A region of the body (a side of a
-branch, the body of an inner loop) is gone through in passes, which are numbered through all iterations of a run. Each
-pass of a loop's body is within one pass of the region around the loop, so a number that the region has is repeated for
-all of them: from this the host computes how many passes, and so rows, an iteration has, where it can.
+A launch reads and writes views of memory, host integers, and words on the card. Each time that a region of the body (a
+side of a branch, the body of an inner loop) is gone through is a *pass*. The rows of a stack lie one behind the other:
+by the counter of iterations where each iteration has the same number of rows, else by a counter that each pass moves.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -47,10 +46,9 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Carried:
-    """The array that an iteration is given as a carry, or leaves as one, by its position in `PreparedBody.carries`."""
+    """The array that an iteration is given as a carry, and leaves as one, by its position in `PreparedBody.carries`."""
 
     position: int
-    is_next: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,8 @@ Source = Given | Buffer | Carried | Rows | Flag
 
 @dataclass(frozen=True)
 class Affine:
-    """An integer of the host: a constant, multiples of integers in slots, and so much more each time that a region has
-    been gone through, by the region's counter. Counter 0 is that of iterations."""
+    """An integer of the host: a constant, multiples of integers in slots, and multiples of counters on the card.
+    Counter 0 is that of iterations."""
 
     constant: int
     terms: tuple[tuple[int, int], ...] = ()
@@ -173,14 +171,12 @@ Operand = View | Fixed | Affine | Converted | Site
 
 @dataclass(frozen=True)
 class Register:
-    """An integer on the card, by what it is and the number of a region or the position of a carried stack.
+    """An integer on the card, by its role, and the number of a counter or the position of a carried stack.
 
-    counter    number of passes of a region in a run: 0 is the body, higher numbers are sides of branches and bodies of
-               loops; or another integer that kernels write: iterations since a loop began, a popped number, or, below
-               0, the `slot` of a stack
+    counter    number of iterations in a run (0); or another integer that kernels write: iterations since a loop began,
+               a popped number, or, below 0, the `count` or the `slot` of a stack
     limit      the iterations of a run
-    goes_on    1 if there is another iteration: where the loop's end depends on data, or where only the card knows how
-               many rows an iteration must have memory for
+    goes_on    1 if there is another iteration
     capacity   number of rows that a run may push on a stack, or pop off it
     last_slot  of a stack on which as many rows are pushed as the data says, or off which as many are popped, the last
                row where a pass may begin: there is memory for its rows
@@ -199,11 +195,16 @@ class Register:
 Word = View | Affine | Register
 
 
+def count(position: int) -> int:
+    """Counter of the rows that a run has pushed on a stack, or popped off it, where iterations differ in that."""
+    return -1 - 2 * position
+
+
 def slot(position: int) -> int:
-    """Counter of the rows of a stack where the data decides about pushes, or where only the card knows how many rows
-    are popped. No pass begins behind the last slot: rows without memory are written there, each over the one
+    """Counter by which the rows lie of a stack where the data decides about pushes, or where only the card knows how
+    many rows are popped. No pass begins behind the last slot: rows without memory are written there, each over the one
     before, and a pass that pops more rows than there are reads wrong ones."""
-    return -1 - position
+    return -2 - 2 * position
 
 
 def contiguous(shape: Shape, dtype: np.dtype) -> Shape:
@@ -214,194 +215,6 @@ def contiguous(shape: Shape, dtype: np.dtype) -> Shape:
 def word_view(number: int) -> View:
     """A word on the card, by its number."""
     return View(Buffer(0), INT64, (), (), number * INT64.itemsize)
-
-
-# More passes of one region are not numbered one by one.
-MOST_PASSES = 1 << 22
-
-Integers = Mapping[int, int]
-# Of a stack of the host's, by its position, the numbers that are popped off first: at least so many, 0 where there are
-# no more.
-Numbers = Callable[[int, int], np.ndarray]
-
-
-@dataclass(frozen=True)
-class Since:
-    """The iterations since a loop began: by the counter of its body."""
-
-    region: int
-
-
-@dataclass(frozen=True)
-class Popped:
-    """Number that each pass of a region pops off a stack of the host, by the stack's position."""
-
-    position: int
-    region: int
-
-
-@dataclass(frozen=True)
-class Clipped:
-    """A number in each pass of a region, 0 where it is below."""
-
-    number: Affine
-    region: int
-
-
-@dataclass(frozen=True)
-class Region:
-    """The body of a loop inside, or a side of a branch: the region around it, and how often it is gone through there;
-    never below 0. A side is gone through once at most: `is_side`."""
-
-    outside: int
-    trips: Affine | None
-    is_side: bool = False
-
-
-@dataclass
-class Regions:
-    """The loops inside, by the counters of their bodies, and what other counters count."""
-
-    found: dict[int, Region] = field(default_factory=dict)
-    numbers: dict[int, Since | Popped | Clipped] = field(default_factory=dict)
-
-    def is_known(self, region: int) -> bool:
-        """Return true if the host knows the number of passes of a region in each iteration."""
-        if not region:
-            return True
-        its = self.found.get(region)
-        if its is None or its.trips is None or its.is_side or not self.is_known(its.outside):
-            return False
-        return all(self._is_counted(counter) for counter, _ in its.trips.steps)
-
-    def is_bounded(self, region: int) -> bool:
-        """Return true if the host knows an upper bound of a region's passes in the first iterations of a run.
-
-        Numbers are popped in order. So the first iterations pop no more numbers, and no different ones, than if
-        every side of a branch were run each time.
-        """
-        if self.is_known(region):
-            return True
-        its = self.found.get(region)
-        if its is None or its.trips is None or not self.is_bounded(its.outside):
-            return False
-        return its.trips.constant >= 0 and not its.trips.terms and all(map(self._is_popped, its.trips.steps))
-
-    def _is_popped(self, step: tuple[int, int]) -> bool:
-        """Return true if a step is a sum of popped numbers that grows with them."""
-        counter, factor = step
-        match self.numbers.get(counter):
-            case Popped(_, region):
-                return factor > 0 and self.is_bounded(region)
-            case Clipped(number, region):
-                is_popped = not number.terms and all(map(self._is_popped, number.steps))
-                return factor > 0 and is_popped and self.is_bounded(region)
-        return False
-
-    def _is_counted(self, counter: int) -> bool:
-        match self.numbers.get(counter):
-            case Since(region) | Popped(_, region):
-                return self.is_known(region)
-            case Clipped(number, region):
-                return self.is_known(region) and all(self._is_counted(its) for its, _ in number.steps)
-        return not counter
-
-    @property
-    def known(self) -> list[int]:
-        """Regions with a number of passes that the host knows, outer regions first."""
-        return [0, *filter(self.is_known, sorted(self.found))]
-
-    @property
-    def bounded(self) -> list[int]:
-        """Regions with a number of passes that the host can bound, outer regions first."""
-        return [0, *filter(self.is_bounded, sorted(self.found))]
-
-
-class TooManyPasses(Exception):
-    """More than are numbered."""
-
-
-class Passes:
-    """Passes of the regions in the first iterations of a run."""
-
-    def __init__(self, regions: Regions, iterations: int, integers: Integers, numbers: Numbers) -> None:
-        self.regions, self.iterations, self.integers, self.numbers = regions, iterations, integers, numbers
-        self._around: dict[int, np.ndarray] = {0: np.arange(iterations)}
-
-    def each(self, region: int) -> np.ndarray:
-        """Number of passes of a region in each iteration, where the host knows it; else numbers whose sum bounds the
-        passes in all of these iterations.
-
-        >>> regions = Regions({1: Region(0, Affine(1, (), ((0, 1),))), 2: Region(1, Affine(0, (), ((3, 1),)))})
-        >>> regions.numbers[3] = Since(1)
-        >>> passes = Passes(regions, 4, {}, lambda position, count: np.zeros(count))
-        >>> passes.each(1).tolist(), passes.each(2).tolist()
-        ([1, 2, 3, 4], [0, 1, 3, 6])
-        """
-        if not region:
-            return np.ones(self.iterations, np.int64)
-        outside, trips = self.regions.found[region].outside, self._trips(region)
-        found: np.ndarray = np.bincount(self._iteration(outside), trips, self.iterations)
-        return found.astype(np.int64)
-
-    def _trips(self, region: int) -> np.ndarray:
-        """Trip counts of a loop, one for each pass of the region around it."""
-        its = self.regions.found[region]
-        assert its.trips is not None
-        found: np.ndarray = np.maximum(self._values(its.trips, its.outside), 0)
-        return found
-
-    def _values(self, number: Affine, region: int) -> np.ndarray:
-        """An integer in each pass of a region."""
-        found: np.ndarray = np.full(len(self._outer(region)), number.value(self.integers))
-        for counter, step in number.steps:
-            found += step * self._counted(counter, region)
-        return found
-
-    def _counted(self, counter: int, region: int) -> np.ndarray:
-        """Value of a counter in each pass of a region."""
-        if not counter:
-            return self._iteration(region)
-        match self.regions.numbers[counter]:
-            case Since(loop):
-                around = self._outer(loop)
-                firsts = np.searchsorted(around, around, side="left")
-                return self._inside(np.arange(len(around)) - firsts, loop, region)
-            case Popped(position, popping):
-                count = len(self._outer(popping))
-                return self._inside(self.numbers(position, count)[:count], popping, region)
-            case Clipped(number, clipping):
-                return self._inside(np.maximum(self._values(number, clipping), 0), clipping, region)
-
-    def _inside(self, values: np.ndarray, outer: int, region: int) -> np.ndarray:
-        """Repeat values of an outer region's passes for each pass of a region inside it."""
-        if region == outer:
-            return values
-        around = self._inside(values, outer, self.regions.found[region].outside)
-        found: np.ndarray = around[self._outer(region)]
-        return found
-
-    def _iteration(self, region: int) -> np.ndarray:
-        """The iteration of each pass."""
-        return self._inside(np.arange(self.iterations), 0, region)
-
-    def _outer(self, region: int) -> np.ndarray:
-        """The pass of the region around it that each pass of a region is within; of the body's, their numbers."""
-        if region not in self._around:
-            trips = self._trips(region)
-            if trips.sum(dtype=np.float64) > MOST_PASSES:
-                raise TooManyPasses
-            self._around[region] = np.repeat(np.arange(len(trips)), trips)
-        return self._around[region]
-
-
-def fitting(needed: np.ndarray, there: int) -> int:
-    """For how many iterations there are rows, of which each needs some.
-
-    >>> fitting(np.array([7, 7, 7, 7]), 23), fitting(np.array([0, 1, 2, 3]), 5)
-    (3, 3)
-    """
-    return int(np.searchsorted(np.cumsum(needed), there, side="right"))
 
 
 # Launches.
@@ -445,7 +258,7 @@ class Repeating:
     first time, and the last ones of the list write it again.
 
     Attributes:
-        counter: that of its iterations in a run.
+        counter: that of its iterations since it began.
         trips: how often that is, where the host knows, or the number on the card that says it; never below 0. None
             where the card must be asked before each.
     """
@@ -502,11 +315,10 @@ def loops_in(items: Sequence[Item]) -> list[Repeating]:
 
 @dataclass(frozen=True)
 class CarriedArray:
-    """An array with two buffers, or one that is updated in place or stays as it is."""
+    """An array with a buffer, in which each iteration leaves the next value."""
 
     dtype: np.dtype
     shape: Shape
-    is_double: bool
 
 
 @dataclass(frozen=True)
@@ -518,53 +330,54 @@ class CarriedNumber:
 
 @dataclass(frozen=True)
 class CarriedRows:
-    """A stack that an iteration pushes so many rows on, or pops so many off (below 0).
+    """A stack that an iteration pushes rows on, or pops rows off.
 
-    `rows` has, by the counter, how many a region does each time, and `most` how many an iteration does at most, where
-    a number says that. `is_known`: the host knows how many each iteration has; `is_bounded`: how many some have at
-    most. `is_on_host`: it is a stack of numbers there, which a run has rows on the card for.
+    Attributes:
+        total: rows of an iteration, where the host knows them in each; a number where it knows how many they are at
+            most; None where they have no known bound: the data decides about pushes, or only the card counts pops.
+        passes: fewest and most rows of a pass, of the passes with rows.
+        is_on_host: true of a stack of numbers there, which a run has rows on the card for.
     """
 
-    rows: tuple[tuple[int, int], ...]
-    most: int | None
-    shape: Shape = ()
-    dtype: np.dtype | None = None
-    is_known: bool = False
-    is_bounded: bool = False
+    pushes: bool
+    total: Affine | int | None
+    passes: tuple[int, int]
+    shape: Shape
+    dtype: np.dtype
     is_on_host: bool = False
 
     @property
-    def pushes(self) -> bool:
-        return any(count > 0 for _, count in self.rows)
+    def is_known(self) -> bool:
+        """Return true if the host knows the number of rows of each iteration."""
+        return isinstance(self.total, Affine)
 
     @property
     def is_endless(self) -> bool:
-        """Return true if the rows of an iteration have no known bound: the data decides about its pushes, or only the
-        card counts its pops."""
-        return not self.is_known and self.most is None and (self.pushes or not self.is_bounded)
+        """Return true if the rows of an iteration have no known bound."""
+        return self.total is None
 
     @property
     def least(self) -> int:
-        """Fewest rows of a pass through a region, of the regions with rows."""
-        return min(abs(count) for _, count in self.rows)
+        """Fewest rows of a pass, of the passes with rows."""
+        return self.passes[0]
 
     @property
     def at_least(self) -> int:
-        """Rows that must fit in memory before an iteration: the known maximum, or else the largest pass of a region."""
-        return max(abs(count) for _, count in self.rows) if self.most is None else self.most
+        """Rows that must fit in memory before an iteration: the known maximum, or else those of the largest pass."""
+        return self.total if isinstance(self.total, int) else self.passes[1]
+
+    def needed(self, iterations: int, integers: Mapping[int, int]) -> np.ndarray:
+        """Rows of each of the next iterations, where the host knows them."""
+        assert isinstance(self.total, Affine)
+        return self.total.value(integers) + self.total.step * np.arange(iterations)
 
     def usable(self, capacity: int) -> int:
         """Number of rows that may be pushed, or popped, within `capacity` rows of memory: no pass begins behind the
         last slot."""
         return capacity - self.at_least + self.least if self.is_endless else capacity
 
-    def moved(self, counts: Mapping[int, int]) -> int:
-        """Number of rows that are pushed, or popped (below 0), if each region runs as often as `counts` says."""
-        return sum(rows * counts[counter] for counter, rows in self.rows)
-
     @property
     def row_bytes(self) -> int:
-        assert self.dtype is not None
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -577,25 +390,14 @@ Carry = CarriedArray | CarriedNumber | CarriedRows | Unchanged
 
 
 def carried_arrays(carries: Sequence[Carry]) -> list[tuple[Carried, CarriedArray]]:
-    """Carried arrays that lie in buffers, each with its name in an iteration."""
+    """Carried arrays, each with its name."""
     return [(Carried(position), its) for position, its in enumerate(carries) if isinstance(its, CarriedArray)]
 
 
 @dataclass(frozen=True)
-class Ending:
-    """Of a loop whose end depends on data, the carry that says whether another iteration counts.
-
-    Iterations that do not leave everything as it is, where the body is masked; else there are none.
-    """
-
-    position: int
-    is_masked: bool
-
-
-@dataclass(frozen=True)
 class Placement:
-    """Place of each buffer: in a carried array's buffer or in the loop's own memory (buffer 0), with its offset in
-    bytes; None where no launch names it. And the bytes of the loop's own memory."""
+    """Place of each buffer: the buffer of a carried array, or an offset in bytes in the loop's own memory (buffer 0);
+    None where no launch names it. And the bytes of the loop's own memory."""
 
     places: tuple[tuple[Source, int] | None, ...]
     nbytes: int
@@ -615,9 +417,8 @@ class PreparedBody:
     programs: tuple[Program, ...]
     # Indices that must stay below a size, and not fall below zero.
     bounds: tuple[tuple[Affine, int], ...] = ()
-    ending: Ending | None = None
-    # How often an iteration goes through regions, where the host knows.
-    regions: Regions = field(default_factory=Regions)
+    # True if the loop's predicate is computed after each iteration: the last of the loop's carries.
+    is_asked: bool = False
     # Position of each table's marks, by that of its rows.
     marks: Mapping[int, int] = field(default_factory=dict)
 
@@ -630,6 +431,19 @@ class PreparedBody:
     def asks(self) -> bool:
         """Return true if only the card knows an inner loop's trip count."""
         return any(not isinstance(loop.trips, Affine) for loop in loops_in(self.items))
+
+    def passes(self, iterations: int, integers: Mapping[int, int]) -> int:
+        """Number of passes of the next iterations, with those of inner loops where the host knows trip counts."""
+
+        def inside(items: Sequence[Item]) -> int:
+            found = 0
+            for item in items:
+                trips = item.trips if isinstance(item, Repeating) else None
+                known = trips.value(integers) + trips.step * iterations // 2 if isinstance(trips, Affine) else 1
+                found += known * sum(isinstance(item, Repeating) + inside(its) for its in lists_in(item))
+            return found
+
+        return iterations * (1 + inside(self.items))
 
     @property
     def endless(self) -> dict[int, CarriedRows]:
@@ -646,12 +460,12 @@ class PreparedBody:
     def is_known(self) -> bool:
         """Return true if the host knows the number of iterations of a run: neither data nor the card's row counts end
         it."""
-        return Register("goes_on") not in self.words
+        return not self.is_asked and all(its.is_known for its in self.carries if isinstance(its, CarriedRows))
 
     @property
-    def is_asked(self) -> bool:
-        """Return true if the loop's predicate is computed after each iteration."""
-        return self.ending is not None and not self.ending.is_masked
+    def loop(self) -> Repeating:
+        """The iterations of a run."""
+        return Repeating(self.word(Register("goes_on")), self.items, 0, Affine(0) if self.is_known else None)
 
     def word(self, its: Word) -> View:
         """A word as an array on the card."""

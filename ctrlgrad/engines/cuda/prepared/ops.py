@@ -7,10 +7,10 @@ A stack that a body carries is pushed on or popped off (a `StackValue`), or its 
 `LocalStack`). Its form follows from its use: a table where it is read by index, else rows to pop off, or an array.
 A stack that an inner loop carries has the same form in all of its iterations.
 
-The rows of a table lie in one array, beside a mark for each: true if it was written. An unwritten row is read as
-zeros, and adding to it writes it. An index that goes by steps makes a row a part of the array, whose address moves; any
-other index is resolved on the card. Where rows may be written once, the card notes in the run's flag a row that is
-written again. Rows stay where they lie, except those of a table with unwritten rows: these are zeros then.
+The rows of a table lie in one array, beside a mark for each: true if it was written. An unwritten row holds zeros, so
+it is read and added to like any other. An index that goes by steps makes a row a part of the array, whose address
+moves; any other index is resolved on the card. Where rows may be written once, the card notes in the run's flag a row
+that is written again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dataclasses import replace
 import numpy as np
 
 from ctrlgrad.engines.cuda.indexing import Chosen, chosen
-from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, Parameter, TextBuilder, is_fusible, op_text
+from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, is_fusible, op_text
 from ctrlgrad.engines.cuda.placement import stepped
-from ctrlgrad.engines.cuda.prepared.launches import broadcast, part, viewed
+from ctrlgrad.engines.cuda.prepared.launches import Numbers, broadcast, part, viewed
 from ctrlgrad.engines.cuda.prepared.model import (
     BOOL,
     INT64,
@@ -34,15 +34,21 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Converted,
     Fixed,
     Operand,
-    Popped,
     Rows,
     Shape,
     View,
-    slot,
     word_view,
     wrapped,
 )
-from ctrlgrad.engines.cuda.prepared.reading import Computed, LocalStack, Reading, StackValue, TableValue, Values
+from ctrlgrad.engines.cuda.prepared.reading import (
+    Computed,
+    LocalStack,
+    Reading,
+    StackValue,
+    TableValue,
+    Unusable,
+    Values,
+)
 from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES, is_one_product, layout, too_large
 from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.engines.cuda.reductions import (
@@ -70,7 +76,7 @@ def marks_of(table: TableValue) -> View | Fixed:
 def as_array(reading: Reading, stack: object) -> View:
     """All rows of a stack."""
     if isinstance(stack, TableValue):
-        return _filled(reading, stack)
+        return stack.rows
     if not isinstance(stack, LocalStack):
         raise CannotPrepare("a stack is read as an array that was not made inside")
     count = stack.length.constant
@@ -80,29 +86,6 @@ def as_array(reading: Reading, stack: object) -> View:
         lengths = reading.listing.lengths
         lengths[stack.number] = max(count, lengths.get(stack.number, 0))
     return part(stack.rows, (slice(0, count),))[0]
-
-
-def _filled(reading: Reading, table: TableValue) -> View:
-    """The rows of a table, zeros for those that were not written."""
-    if table.marks is None:
-        return table.rows
-    lead = (slice(None), *(None,) * (len(table.rows.shape) - 1))
-    return chosen_rows(reading, viewed(table.marks, lambda x: x[lead]), table.rows)
-
-
-def chosen_rows(reading: Reading, marks: View, rows: View) -> View:
-    """A buffer with rows, zeros for those that were not written."""
-    zero = Fixed(rows.dtype, rows.dtype.type(0))
-    return elementwise(reading, "where", [marks, rows, zero], [BOOL, rows.dtype, rows.dtype], rows.shape, rows.dtype)
-
-
-def elementwise(
-    reading: Reading, name: str, operands: list[Operand], dtypes: list[np.dtype], shape: Shape, dtype: np.dtype
-) -> View:
-    """A buffer with the result of an op."""
-    found = reading.launches.buffer(shape, dtype)
-    reading.launches.kernel(op_text(name, dtypes, dtype), shape, operands, [found])
-    return found
 
 
 def as_table(reading: Reading, stack: object) -> TableValue:
@@ -135,27 +118,27 @@ MANY = 1 << 20
 
 def pushed(reading: Reading, slot: int, shape: Shape, dtype: np.dtype) -> tuple[View, object]:
     """Push a row on the stack in a slot: the view to write, and the stack with it."""
-    stack = reading.value(slot)
+    stack, used_again = reading.value(slot), "a stack is used again that was pushed on"
     after: object
+    # The rows of two stacks would lie in one place.
+    if isinstance(stack, LocalStack | StackValue) and _is_used_again(reading, stack):
+        raise CannotPrepare(used_again)
+    reading.values[slot] = Unusable(used_again)
     if isinstance(stack, LocalStack):
         if stack.number is None:
             raise CannotPrepare("a stack is pushed on and popped off")
-        if _is_used_again(reading, stack.number):
-            raise CannotPrepare("a stack is used again that was pushed on")
         row, after = _row(reading, stack, stack.length), replace(stack, length=stack.length.plus(Affine(1)))
         if (row.shape, row.dtype) != (shape, dtype):
             raise CannotPrepare("rows of one stack differ in shape")
     else:
         before = _carried(stack)
-        row, after = _carried_row(reading, before, shape, dtype, True), replace(before, rows=before.rows + 1)
+        row = _carried_row(reading, before, before.length, shape, dtype, True)
+        after = replace(before, length=before.length.plus(Affine(1)))
     return row, after
 
 
 def _push(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    """Of a number, on a stack of the host's."""
-    stack = reading.value(step.operands[0])
-    if not isinstance(stack, LocalStack) and not _carried(stack).is_on_host:
-        raise CannotPrepare("a push that is no kernel")
+    """Of a number, on a stack of the host's: else a kernel writes the row."""
     value = reading.operand(step.operands[1])
     row, after = pushed(reading, step.operands[0], (), step.node.operands[1].tensor.dtype)
     reading.launches.copied(value, row)
@@ -165,16 +148,15 @@ def _push(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     stack, element = reading.value(step.operands[0]), step.node.results[1].tensor
     shape = _known(element.shape, step.node)
-    after: object
     if isinstance(stack, LocalStack | TableValue):
         stack = as_popped(reading, stack)
-        after = replace(stack, length=stack.length.plus(Affine(1), -1))
-        row = _row(reading, stack, stack.length.plus(Affine(1), -1))
-    else:
-        before = _carried(stack)
-        row, after = _carried_row(reading, before, shape, element.dtype, False), replace(before, rows=before.rows - 1)
-    if isinstance(stack, StackValue) and stack.is_on_host and element.dtype == INT64:
-        return after, reading.stored(row, reading.listing.number(Popped(stack.position, reading.counter)))
+    last = (stack if isinstance(stack, LocalStack) else _carried(stack)).length.plus(Affine(1), -1)
+    after = replace(stack, length=last)
+    if isinstance(stack, LocalStack):
+        return after, _row(reading, stack, last)
+    row = _carried_row(reading, stack, last, shape, element.dtype, False)
+    if stack.is_on_host and element.dtype == INT64:
+        return after, reading.stored(row, reading.listing.number())
     return after, row
 
 
@@ -184,17 +166,14 @@ def _carried(value: object) -> StackValue:
     return value
 
 
-def _carried_row(reading: Reading, stack: StackValue, shape: Shape, dtype: np.dtype, pushes: bool) -> View:
-    """View of the row behind the last one, for a push; else of the last row."""
+def _carried_row(
+    reading: Reading, stack: StackValue, number: Affine, shape: Shape, dtype: np.dtype, pushes: bool
+) -> View:
+    """View of one row, which is pushed or popped."""
     reading.listing.row_type(stack.position, (shape, dtype), pushes)
     row = View.whole(Rows(stack.position), dtype, shape)
-    nbytes = row.size * dtype.itemsize
-    rates = reading.listing.rates
-    is_endless, sign = stack.position in rates.endless, 1 if pushes else -1
-    known = {slot(stack.position): sign} if is_endless else rates.rows.get(stack.position, {})
-    steps = tuple((counter, rows * nbytes) for counter, rows in sorted(known.items()))
-    number = stack.rows if pushes else stack.rows - 1
-    return replace(row, offset=number * nbytes, moved=Affine(0, (), steps))
+    moved = number.times(row.size * dtype.itemsize)
+    return replace(row, offset=moved.constant, moved=replace(moved, constant=0))
 
 
 def _row(reading: Reading, stack: LocalStack, index: Affine) -> View:
@@ -204,12 +183,16 @@ def _row(reading: Reading, stack: LocalStack, index: Affine) -> View:
     return _part(reading, stack.rows, (index,))
 
 
-def _is_used_again(reading: Reading, number: int) -> bool:
+def _is_used_again(reading: Reading, stack: LocalStack | StackValue) -> bool:
     """Return true if a stack is read after the current step."""
-    same = [n for n, x in reading.values.items() if isinstance(x, LocalStack) and x.number == number]
+    same = [n for n, x in reading.values.items() if isinstance(x, type(stack)) and _place(x) == _place(stack)]
     if any(reading.last.get(n, -1) > reading.position for n in same):
         return True
-    return reading.outside is not None and _is_used_again(reading.outside, number)
+    return reading.outside is not None and _is_used_again(reading.outside, stack)
+
+
+def _place(stack: LocalStack | StackValue) -> int | None:
+    return stack.number if isinstance(stack, LocalStack) else stack.position
 
 
 # Stacks that begin and end within an iteration.
@@ -252,17 +235,10 @@ def _known(shape: KnownShape, node: Node) -> Shape:
     return tuple(d for d in shape if d is not None)
 
 
-STACKS = {"stack_new": _new, "stack_from_tensor": _from_tensor, "stack_to_tensor": _to_tensor, "stack_pop": _pop}
-# Ops on stacks of numbers on the host.
-NUMBERS = {"stack_new": _new, "stack_push": _push, "stack_pop": _pop}
-
-
 def read(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     table, index = as_table(reading, reading.value(step.operands[0])), reading.index(step.operands[1])
     row = _taken(reading, table.rows, [index], step.node)
-    if table.marks is not None:
-        return (chosen_rows(reading, _taken(reading, table.marks, [index], step.node), row),)
-    return (_kept(reading, row),)
+    return (row if _is_index(index) else _kept(reading, row),)
 
 
 def write(reading: Reading, step: NodeStep) -> tuple[object, ...]:
@@ -285,53 +261,36 @@ def add(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     table = own_table(reading, step.operands[0])
     assert table.marks is not None
     _require_dtype(value, table)
-    before, mark = (_taken(reading, array, [index], step.node) for array in (table.rows, table.marks))
     dtype = table.rows.dtype
-    builder = TextBuilder()
-    old, new, is_written = builder.input(dtype), builder.input(dtype), builder.input(BOOL)
-    total = builder.elementwise("add", [old, new], [dtype, dtype], dtype)
-    found = builder.elementwise("where", [is_written, total, new], [BOOL, dtype, dtype], dtype)
-    # Where the index goes by steps, what is read is the row itself.
-    target = reading.launches.buffer(before.shape, dtype) if _is_index(index) else before
-    reading.launches.kernel(builder.text(found, dtype), before.shape, [before, value, mark], [target])
-    if _is_index(index):
-        _put(reading, table.rows, [index], target, step.node)
+    _put(reading, table.rows, [index], value, step.node, op_text("add", [dtype, dtype], dtype))
     _put(reading, table.marks, [index], WRITTEN, step.node)
     return (table,)
 
 
 def clear(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    index = reading.index(step.operands[1])
-    table = own_table(reading, step.operands[0])
+    """The row is zeros again, and may be written again."""
+    index, table = reading.index(step.operands[1]), own_table(reading, step.operands[0])
     assert table.marks is not None
+    dtype = table.rows.dtype
+    _put(reading, table.rows, [index], Fixed(dtype, dtype.type(0)), step.node)
     _put(reading, table.marks, [index], Fixed(BOOL, np.False_), step.node)
     return (table,)
 
 
 def both(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    """The sum of two tables, of which a row that was not written is nothing."""
-    tables = [as_table(reading, reading.value(slot)) for slot in step.operands]
-    a, b = tables
+    """The sum of two tables."""
+    a, b = (as_table(reading, reading.value(slot)) for slot in step.operands)
     if a.rows.shape != b.rows.shape:
         raise CannotPrepare("stacks are added that differ in shape")
-    if a.marks is None and b.marks is None:
-        return (TableValue(_sum(reading, a, b), None),)
-    marks = elementwise(reading, "logical_or", [marks_of(a), marks_of(b)], [BOOL, BOOL], a.rows.shape[:1], BOOL)
-    return (TableValue(_sum(reading, a, b), marks),)
+    rows = _of_both(reading, "add", a.rows, b.rows)
+    if a.marks is None or b.marks is None:
+        return (TableValue(rows, None),)
+    return (TableValue(rows, _of_both(reading, "logical_or", a.marks, b.marks)),)
 
 
-def _sum(reading: Reading, a: TableValue, b: TableValue) -> View:
-    dtype, builder = a.rows.dtype, TextBuilder()
-    lead = (slice(None), *(None,) * (len(a.rows.shape) - 1))
-    marks = [x if isinstance(x, Fixed) else viewed(x, lambda v: v[lead]) for x in map(marks_of, (a, b))]
-    left, right = builder.input(dtype), builder.input(dtype)
-    in_left, in_right = builder.input(BOOL), builder.input(BOOL)
-    types = [BOOL, dtype, dtype]
-    total = builder.elementwise("add", [left, right], [dtype, dtype], dtype)
-    total = builder.elementwise("where", [in_right, total, left], types, dtype)
-    total = builder.elementwise("where", [in_left, total, right], types, dtype)
-    found = reading.launches.buffer(a.rows.shape, dtype)
-    reading.launches.kernel(builder.text(total, dtype), found.shape, [a.rows, b.rows, *marks], [found])
+def _of_both(reading: Reading, name: str, a: View, b: View) -> View:
+    found = reading.launches.buffer(a.shape, a.dtype)
+    reading.launches.kernel(op_text(name, [a.dtype, b.dtype], a.dtype), a.shape, [a, b], [found])
     return found
 
 
@@ -349,26 +308,12 @@ def _check(reading: Reading, mark: View, index: Affine | View, size: int, node: 
     """Note a row that is written again: what is noted first stays."""
     around = reading.launches.around(node)
     assert isinstance(around.site, Site)
-    told: list[Operand] = [around.site, index, *map(word_view, around.noted)]
-    names = [f"int64(a{1 + k})" for k in range(len(told))]
-    noted = [*names[:2], f"int64({size})", *names[2:]]
-    words = [part(around.flag, (n,))[0] for n in range(len(noted))]
-    first = 1 + len(told)
-    lines = [f"o{n} = np_select(a0 & (a{first} == int64(0)), {x}, a{first + n});" for n, x in enumerate(noted)]
-    dtypes = ["bool", *(x.dtype.name for x in told), *["int64"] * len(words)]
-    inputs = tuple(Parameter(name, f"a{n}") for n, name in enumerate(dtypes))
-    text = KernelText(inputs, tuple(Parameter("int64", f"o{n}") for n in range(len(words))), "\n".join(lines))
-    reading.launches.kernel(text, (), [mark, *told, *words], words)
-
-
-TABLES: dict[str, Callable[[Reading, NodeStep], tuple[object, ...]]] = {
-    "stack_read": read,
-    "stack_write": write,
-    "stack_add": add,
-    "stack_clear": clear,
-    "stack_sum": both,
-    "stack_length": length,
-}
+    numbers, words = Numbers(reading.launches), [part(around.flag, (n,))[0] for n in range(3 + len(around.noted))]
+    is_first = f"{numbers.read(mark)} & ({numbers.read(words[0])} == int64(0))"
+    site, its, *noted = (numbers.read(x) for x in (around.site, index, *map(word_view, around.noted)))
+    found = [f"int64({x})" for x in (site, its, size, *noted)]
+    values = zip(words, found, strict=True)
+    numbers.write({word: f"np_select({is_first}, {x}, {numbers.read(word)})" for word, x in values})
 
 
 def matmul(at: Values, step: NodeStep) -> tuple[object, ...]:
@@ -655,6 +600,19 @@ SINGLE: dict[str, Single] = {
     "concat": _concat,
     "matmul": matmul,
 }
-DEVICE: dict[str, Op] = {**SINGLE, **STACKS}
-IDENTITIES: dict[str, Op] = dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same)
-IDENTITIES["ensure_sizes"] = _ensure_sizes
+OPS: dict[str, Op] = {
+    **SINGLE,
+    **dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same),
+    "ensure_sizes": _ensure_sizes,
+    "stack_new": _new,
+    "stack_from_tensor": _from_tensor,
+    "stack_to_tensor": _to_tensor,
+    "stack_push": _push,
+    "stack_pop": _pop,
+    "stack_read": read,
+    "stack_write": write,
+    "stack_add": add,
+    "stack_clear": clear,
+    "stack_sum": both,
+    "stack_length": length,
+}

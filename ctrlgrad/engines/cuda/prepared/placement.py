@@ -4,9 +4,8 @@ First, values that become others (`Become`): an update in place, a result of a s
 have one memory if no later read wants the earlier value, else the value is copied. Then bytes (`placed`). The launches
 of an iteration are a straight line, with the sides of a branch one after the other. The live range of a temporary is
 from the first launch that names it to the last. An inner loop may read an earlier value in each of its iterations, so
-such a value is alive until the loop's end. Of a carried array's two buffers, one is free until the next value is
-written, and the other one after its value has been read. Sizes are numbers here, so any part of a memory may be used
-again. (A plan's placement, of sizes that are registers, gives an array the buffer of another array of its size.)
+such a value is alive until the loop's end. Sizes are numbers here, so any part of the memory may be used again. (A
+plan's placement, of sizes that are registers, gives an array the buffer of another array of its size.)
 """
 
 from __future__ import annotations
@@ -79,11 +78,8 @@ class Sharing:
         self._sizes: dict[Source, int] = {
             Buffer(n): math.prod(shape) * dtype.itemsize for n, (shape, dtype) in enumerate(buffers)
         }
-        # Carried arrays that an iteration leaves as they are.
-        self._unchanged = {name for name, its in carried_arrays(carries) if not its.is_double}
         for name, its in carried_arrays(carries):
-            for source in (name, replace(name, is_next=True)):
-                self._sizes[source] = math.prod(its.shape) * its.dtype.itemsize
+            self._sizes[name] = math.prod(its.shape) * its.dtype.itemsize
         # Accesses of each item, and the names in it and its lists.
         self._accesses: dict[int, tuple[list[View], list[View]]] = {}
         self._within: dict[int, Names] = {}
@@ -94,7 +90,8 @@ class Sharing:
 
     def memory_of(self, source: Source) -> Source:
         """The first name of a source's memory: of a carried array, if one is there."""
-        return min(self._names[source], key=_rank) if source in self._names else source
+        names = self._names.get(source, (source,))
+        return min(names, key=lambda name: (isinstance(name, Buffer), getattr(name, "number", 0)))
 
     def _all(self, source: Source) -> Names:
         return self._names.get(source) or frozenset((source,))
@@ -115,15 +112,6 @@ class Sharing:
                     found.append(item)
         return found
 
-    def left(self, carries: Sequence[Carry]) -> tuple[Carry, ...]:
-        """The carries, where an array has two buffers if it is not updated in place."""
-
-        found = list(carries)
-        for name, its in carried_arrays(carries):
-            is_double = its.is_double and name not in self._all(replace(name, is_next=True))
-            found[name.position] = replace(its, is_double=is_double)
-        return tuple(found)
-
     def _look(self, items: Sequence[Item]) -> Names:
         names: set[Source] = set()
         for item in items:
@@ -143,13 +131,13 @@ class Sharing:
     def _decide(self, item: Become) -> None:
         names = self._all(item.before.source) | self._all(item.after.source)
         carried = [name for name in names if isinstance(name, Carried)]
-        if Buffer(0) in names or len({replace(name, is_next=False) for name in carried}) > 1:
+        if Buffer(0) in names or len(carried) > 1:
             return
         try:
-            end = self._gone_through(self.items, frozenset(n for n in carried if not n.is_next), names)
+            end = self._gone_through(self.items, frozenset(carried), names)
         except _Conflict:
             return
-        if all(name in end for name in carried if name.is_next or name in self._unchanged):
+        if end.issuperset(carried):
             self._names |= dict.fromkeys(names, names)
 
     def _gone_through(self, items: Sequence[Item], has: Names, names: Names) -> Names:
@@ -186,14 +174,6 @@ class Sharing:
         return has
 
 
-def _rank(source: Source) -> tuple[bool, bool, int]:
-    """Order of the names of one memory."""
-    if isinstance(source, Carried):
-        return False, source.is_next, source.position
-    assert isinstance(source, Buffer)
-    return True, False, source.number
-
-
 def _is_in_place(launch: Item, view: View, target: View) -> bool:
     """Return true if a launch may read one value where it writes another: the same one, or element by element."""
     if view.source == target.source:
@@ -204,51 +184,27 @@ def _is_in_place(launch: Item, view: View, target: View) -> bool:
     return seen == written and view.offset == target.offset
 
 
-def placed(
-    items: Sequence[Item],
-    buffers: Buffers,
-    carries: Sequence[Carry],
-    memory_of: Callable[[Source], Source],
-) -> Placement:
-    """Places for the buffers that launches name. Buffer 0 comes first in a memory of its own, and is needed always.
+def placed(items: Sequence[Item], buffers: Buffers, memory_of: Callable[[Source], Source]) -> Placement:
+    """Places for the buffers that launches name. Buffer 0 comes first, and is needed always.
 
     Args:
         memory_of: the first name of the memory that a buffer is another name of.
     """
     launches = list(items_in_order(items))
-    whole = (-1, len(launches))
-    spans: dict[Source, tuple[int, int]] = {Buffer(0): whole}
+    spans: dict[Source, tuple[int, int]] = {Buffer(0): (-1, len(launches))}
     for position, launch in enumerate(launches):
         for source in {memory_of(view.source) for views in accesses(launch) for view in views}:
             first, _ = spans.setdefault(source, (position, position))
             spans[source] = first, position
-    for source, (first, last) in spans.items():
-        if isinstance(source, Carried):
-            # The array before is there from the beginning on, the one after to the end.
-            spans[source] = (first, len(launches)) if source.is_next else (-1, last)
     _keep_in_loops(spans, launches)
-    # Memory that temporaries may have, how much of it, and who has what of it when.
-    memories: list[tuple[Source, int | None, list[_Room]]] = []
-    for before, its in carried_arrays(carries):
-        if its.is_double:
-            nbytes = math.prod(its.shape) * its.dtype.itemsize
-            after = replace(before, is_next=True)
-            last, first = spans.get(before, (-1, -1))[1], spans.get(after, (whole[1], whole[1]))[0]
-            memories.append((before, nbytes, [_Room((-1, last), 0, nbytes)]))
-            memories.append((after, nbytes, [_Room((first, whole[1]), 0, nbytes)]))
-    memories.append((Buffer(0), None, []))
-    found: dict[Source, tuple[Source, int]] = {}
+    rooms: dict[Source, _Room] = {}
     sizes = {n: math.prod(shape) * dtype.itemsize for n, (shape, dtype) in enumerate(buffers) if Buffer(n) in spans}
     for number in sorted(sizes, key=lambda n: (n != 0, -sizes[n], n)):
-        for source, capacity, rooms in memories if number else memories[-1:]:
-            room = _room(rooms, spans[Buffer(number)], sizes[number])
-            if capacity is None or room.end <= capacity:
-                rooms.append(room)
-                found[Buffer(number)] = source, room.begin
-                break
-    memories_of = [memory_of(Buffer(number)) for number in range(len(buffers))]
-    places = tuple((x, 0) if isinstance(x, Carried) else found.get(x) for x in memories_of)
-    return Placement(places, max(room.end for room in memories[-1][2]))
+        rooms[Buffer(number)] = _room(list(rooms.values()), spans[Buffer(number)], sizes[number])
+    found: dict[Source, tuple[Source, int]] = {name: (Buffer(0), room.begin) for name, room in rooms.items()}
+    memories = [memory_of(Buffer(number)) for number in range(len(buffers))]
+    places = tuple((x, 0) if isinstance(x, Carried) else found.get(x) for x in memories)
+    return Placement(places, max(room.end for room in rooms.values()))
 
 
 def _keep_in_loops(spans: dict[Source, tuple[int, int]], items: Sequence[Item]) -> None:

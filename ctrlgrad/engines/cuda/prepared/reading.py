@@ -5,24 +5,22 @@ A body is prepared from the values that its inputs have when an iteration begins
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.kernel import KernelText, TextBuilder
-from ctrlgrad.engines.cuda.prepared.launches import Launches, Listing, Rates, whole
+from ctrlgrad.engines.cuda.prepared.launches import Launches, Listing, Numbers, Rates
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
     CannotPrepare,
-    Clipped,
     Converted,
     Fixed,
     Given,
     Operand,
-    Region,
     Register,
     Source,
     View,
@@ -34,13 +32,10 @@ from ctrlgrad.plan.elementwise import Operand as Element
 
 @dataclass(frozen=True)
 class StackValue:
-    """A carried stack, with the rows that were pushed so far, or popped (below 0), since what is gone through began.
-
-    What regions inside did is not among them: their counters count it.
-    """
+    """A carried stack, with the number of rows that were pushed since the run began, or popped (below 0)."""
 
     position: int
-    rows: int = 0
+    length: Affine
     is_on_host: bool = False
 
 
@@ -78,6 +73,15 @@ class Unusable:
 
 
 Input = View | Fixed | Affine | StackValue | TableValue | Unusable
+# Rows of a pass: so many, at most so many, or without a known bound.
+Total = Affine | int | None
+
+
+def at_most(rows: Total) -> int | None:
+    """Upper bound of the rows of a pass; None where it has none."""
+    if isinstance(rows, Affine):
+        return None if rows.is_moving else rows.constant
+    return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,14 +150,13 @@ class Reading(Values):
         values: Sequence[Any],
         listing: Listing,
         region: int = 0,
-        counter: int = 0,
         outside: Reading | None = None,
     ) -> None:
-        self.program, self.listing, self.counter, self.outside = program, listing, counter, outside
+        self.program, self.listing, self.outside = program, listing, outside
         super().__init__(dict(enumerate(values)), listing.launches)
         self.bounds = listing.bounds
-        # Upper bound of the rows that inner regions add to a stack in one pass; None where it is unknown.
-        self.most: dict[int, int | None] = {}
+        # Rows of a pass on each stack whose rows are counted, those of regions inside among them.
+        self.totals: dict[int, Total] = {}
         self._numbers: dict[Computed, View] = {} if outside is None else dict(outside._numbers)
         self.values.update((slot, _constant(Given(slot, region), x)) for slot, x in program.constants.items())
         # The step that is read now, and where each slot is read last.
@@ -163,24 +166,39 @@ class Reading(Values):
             for slot in program.steps[position].reads:
                 self.last.setdefault(slot, position)
 
-    def inside(self, program: Program, values: Sequence[Any], is_counted: bool = True) -> Reading:
-        """The reading of a region of the step that is read now, with a counter of its own if it has one."""
-        counter = self.counter
-        if is_counted:
-            counter = self.listing.new_counter()
-            self.listing.regions.found[counter] = Region(self.counter, Affine(1), is_side=True)
-        return self.repeated(program, values, counter)
-
-    def repeated(self, program: Program, values: Sequence[Any], counter: int) -> Reading:
-        """Reading of an inner region that is repeated, with this counter."""
+    def inside(self, program: Program, values: Sequence[Any]) -> Reading:
+        """The reading of a region of the step that is read now."""
         self.listing.programs.append(program)
-        region = len(self.listing.programs) - 1
-        return Reading(program, values, self.listing, region, counter, self)
+        return Reading(program, values, self.listing, len(self.listing.programs) - 1, self)
 
-    def add_most(self, position: int, rows: int | None) -> None:
-        """Add to the upper bound of the rows that inner regions push on a stack, or pop off it."""
-        before = self.most.get(position, 0)
-        self.most[position] = None if rows is None or before is None else before + rows
+    def add_total(self, position: int, rows: Total) -> None:
+        """A pass has so many more rows on a stack."""
+        before = self.totals.get(position, Affine(0))
+        if isinstance(rows, Affine) and isinstance(before, Affine):
+            self.totals[position] = before.plus(rows)
+        else:
+            bounds = at_most(before), at_most(rows)
+            self.totals[position] = None if None in bounds else sum(x for x in bounds if x is not None)
+
+    def passed(self, stacks: Iterable[tuple[StackValue, StackValue]]) -> None:
+        """Behind a pass, have the rows counted that it has added to stacks, which were so before it and behind it."""
+        listing, launches, changes = self.listing, self.launches, dict[int, Affine]()
+        for before, after in stacks:
+            if after.position != before.position:
+                raise CannotPrepare("stacks change places")
+            changes[before.position] = after.length.plus(before.length, -1)
+        rows = {n: x.constant for n, x in changes.items() if n in listing.rates.counted and x != Affine(0)}
+        endless = listing.rates.endless
+        popped = [position for position in rows if rows[position] < 0 and position in endless]
+        if any(position in self.totals for position in popped):
+            raise CannotPrepare("a stack is popped off by a loop inside, and outside of it")
+        with launches.listing([]) as first:
+            launches.enter(popped)
+        launches.items[:0] = first
+        launches.move(rows, endless)
+        for position, moved in rows.items():
+            listing.passes.setdefault(position, set()).add(abs(moved))
+            self.add_total(position, Affine(abs(moved)))
 
     @property
     def results(self) -> list[Any]:
@@ -218,20 +236,22 @@ class Reading(Values):
 
     def clipped(self, number: Affine) -> Affine:
         """An integer that only the card has, 0 where it is below."""
-        if number.steps and number == Affine(0, (), number.steps[:1]) and self.listing.is_clipped(number.steps[0]):
+        if any(number == Affine(0, (), ((counter, 1),)) for counter in self.listing.clipped):
             return number
-        counter = self.listing.number(Clipped(number, self.counter))
-        condition, given = self.unless_short("a0 > int64(0)", [number])
-        text = whole(len(given), [f"np_select({condition}, a0, int64(0))"])
-        self.launches.kernel(text, (), given, [self.launches.counter(counter)])
+        counter = self.listing.number()
+        self.listing.clipped.add(counter)
+        numbers = Numbers(self.launches)
+        its = numbers.read(number)
+        condition = self.unless_short(numbers, f"{its} > int64(0)")
+        numbers.write({Register("counter", counter): f"np_select({condition}, {its}, int64(0))"})
         return Affine(0, (), ((counter, 1),))
 
-    def unless_short(self, condition: str, given: Sequence[Operand]) -> tuple[str, list[Operand]]:
-        """Extend a condition on numbers `a0`, `a1`, ...: it is false once rows are missing, since meaningless rows
-        must not keep a loop going for ever. Returns its text and its operands."""
-        if not self.listing.may_be_short:
-            return condition, list(given)
-        return f"({condition}) & (a{len(given)} == int64(0))", [*given, self.launches.number(Register("short"))]
+    def unless_short(self, numbers: Numbers, condition: str) -> str:
+        """Extend a condition: it is false once rows are missing, since meaningless rows must not keep a loop going for
+        ever."""
+        if not self.listing.rates.may_be_short:
+            return condition
+        return f"({condition}) & ({numbers.read(Register('short'))} == int64(0))"
 
     def view(self, slot: int) -> View:
         found = super().view(slot)
@@ -241,14 +261,8 @@ class Reading(Values):
 
     def index(self, slot: int) -> Affine | View:
         """Operand of an index: an `Affine` where it goes by whole steps; else a view on the card, where the kernel
-        checks its bounds.
-
-        Past the end of a masked loop an index may have any value, so an index that only the host computes is refused
-        there.
-        """
+        checks its bounds."""
         found = self.value(slot)
-        if not isinstance(found, Affine | View) and self.listing.is_masked:
-            raise CannotPrepare("an index of the host does not go by whole steps")
         return found if isinstance(found, Affine) and not self.is_endless(found) else self.view(slot)
 
     # Updates in place.
@@ -279,10 +293,15 @@ def sources_of(x: object) -> tuple[Source, ...]:
 
 
 def body_inputs(inputs: Sequence[Input], captures: int, rates: Rates) -> list[Input]:
-    """Values of a body's inputs in any iteration: integers on the host go by steps."""
-    steps = [rates.numbers.get((0, slot - captures), 0) for slot in range(len(inputs))]
-    moved = [Affine(0, (), ((0, step),)) for step in steps]
-    return [x.plus(its) if isinstance(x, Affine) else x for x, its in zip(inputs, moved, strict=True)]
+    """Values of a body's inputs in any iteration: integers on the host, and the rows of stacks, go by steps."""
+    found: list[Input] = []
+    for slot, x in enumerate(inputs):
+        step = rates.numbers.get((0, slot - captures), 0)
+        moved = Affine(0, (), ((0, step),) if step else ())
+        if isinstance(x, StackValue):
+            x = replace(x, length=rates.length(x.position).plus(moved))
+        found.append(x.plus(moved) if isinstance(x, Affine) else x)
+    return found
 
 
 def _constant(given: Given, x: np.ndarray) -> Any:

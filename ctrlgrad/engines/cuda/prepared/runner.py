@@ -26,23 +26,22 @@ from ctrlgrad.engines.cuda.prepared.binding import (
     pushed_too_many,
 )
 from ctrlgrad.engines.cuda.prepared.body import prepared
-from ctrlgrad.engines.cuda.prepared.graphs import TURN, Refused
+from ctrlgrad.engines.cuda.prepared.graphs import Refused
 from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
     Branching,
     CannotPrepare,
     CarriedNumber,
     CarriedRows,
-    Ending,
     Given,
-    Passes,
     PreparedBody,
     Register,
-    TooManyPasses,
-    fitting,
     items_in_order,
     loops_in,
     wrapped,
+)
+from ctrlgrad.engines.cuda.prepared.model import (
+    count as count_of,
 )
 from ctrlgrad.engines.cuda.prepared.reading import Input
 from ctrlgrad.engines.cuda.program import Program, Values
@@ -113,16 +112,15 @@ class Body:
     """The body of a loop and its prepared forms, by what they run on.
 
     `tables` are the elements of stacks whose rows are read and written by index, by their slots.
+    `is_asked`: the last carry is the predicate, which the body computes.
     """
 
     program: Program
     tables: Mapping[int, TensorType] = field(default_factory=dict)
-    ending: Ending | None = None
+    is_asked: bool = False
     forms: Recent[tuple[Input, ...], Form | str] = field(default_factory=lambda: Recent(FORMS))
     # Why a prepared form was not run.
     refused: str = ""
-    # How often the card was asked in an iteration when it was run from the list last, if loops inside ask.
-    asked: float | None = None
     # True if some runs launched a graph; the reason why other long runs did not; true if that reason is permanent.
     is_in_graph: bool = False
     without_graph: str = ""
@@ -135,7 +133,7 @@ class Body:
 
     def _made(self, inputs: tuple[Input, ...], captures: int) -> Form | str:
         try:
-            return Form(prepared(self.program, inputs, captures, self.ending), inputs)
+            return Form(prepared(self.program, inputs, captures, self.is_asked), inputs)
         except (CannotPrepare, IndexError, ShapeError, ValueError) as error:
             # Step by step an error of the program is raised where it happens.
             return str(error)
@@ -152,7 +150,7 @@ class Body:
         found = ["; ".join(sorted(set(map(_said, forms))))]
         if self.is_in_graph:
             kept = sum(form.kept_graphs for form in self.forms.values() if isinstance(form, Form))
-            found.append(f"in a graph, {TURN} iterations a turn" + f", one of {kept} that are kept" * (kept > 1))
+            found.append("in a graph" + f", one of {kept} that are kept" * (kept > 1))
         if self.without_graph:
             found.append(f"not in a graph ({self.without_graph})")
         return ", ".join(found)
@@ -179,19 +177,12 @@ def _said(form: Form | str) -> str:
 LONGEST_RUN = 4096
 # A run of fewer iterations is no graph: to make one costs about as much as to go through the list so often.
 LEAST_IN_GRAPH = 16
-# Iterations of it and of loops inside together that are put on the stream at once, where the host knows these; and how
-# often a list may ask the card in an iteration: by itself a loop inside asks for many of its iterations at once.
-MOST_INSIDE, MOST_ASKED = 1 << 16, 16
-# Divisor of the number of iterations to try, where those of inner loops are too many to be counted one by one.
-PASSES_SHARE = 16
+# Iterations of it and of loops inside together that are put on the stream at once, where the host knows these.
+MOST_INSIDE = 1 << 16
 
 
 class Iterations:
-    """Iterations of one run of a loop: a context manager that releases the buffers at its end.
-
-    Past the loop's end a masked body leaves everything as it is, and a graph leaves such iterations out. No other
-    body runs past the end.
-    """
+    """Iterations of one run of a loop: a context manager that releases the buffers at its end."""
 
     def __init__(self, body: Body, context: Context, state: LoopState) -> None:
         self.body, self.context, self.state = body, context, state
@@ -203,21 +194,16 @@ class Iterations:
         self._binding: Binding | None = None
         # Where there was no memory for a graph.
         self._has_no_graph = False
-        # How often the iterations that come next go through regions, or at most; and how often those of the last run
-        # did.
-        self._each: dict[int, np.ndarray] = {}
+        # Iterations of the last run, and how many rows it pushed on each stack, or popped off it.
+        self._ran = 0
         self._counted: dict[int, int] = {}
         # True if a run popped more rows than there were: its results are meaningless.
         self._is_short = False
         self._stacks: dict[int, StackRows] = {}
 
-    def advance(self, most: int, longest: int = 0) -> int:
-        """Run iterations, at least one and at most so many; how many that were.
-
-        Args:
-            longest: how many may run, if more, where a graph leaves out those past the loop's end.
-        """
-        listed = self._listed(most, longest)
+    def advance(self, most: int) -> int:
+        """Run iterations, at least one and at most so many; how many that were."""
+        listed = self._listed(most)
         ran = listed or self._step()
         if self.context.memory is not None:
             self.state.note(Way(ran, bool(listed)))
@@ -226,7 +212,7 @@ class Iterations:
     def again(self, ways: Sequence[Way]) -> None:
         """Run iterations that have run from this state before, so that stacks ask for the same blocks.
 
-        Where as many rows are pushed as the data says, masked loops inside would ask for more step by step.
+        Where as many rows are pushed as the data says, loops inside would ask for more step by step.
         """
         is_told = self._form is not None and self._form.body.endless
         for way in ways if is_told else [Way(sum(way.iterations for way in ways), True)]:
@@ -235,30 +221,25 @@ class Iterations:
                 ran = self._listed(left, is_again=bool(is_told)) if way.is_listed else 0
                 self.state.trips += ran or self._step()
 
-    def _listed(self, most: int, longest: int = 0, is_again: bool = False) -> int:
+    def _listed(self, most: int, is_again: bool = False) -> int:
         """Run iterations from the list; none where that cannot be.
 
         Of those that run again `MemoryError` is raised where there is no memory for that.
         """
         form = self._form
         # The blocks that stacks ask for must not depend on how iterations run: a chunk may be run again the other way.
-        count = self._count(form.body, max(most, longest)) if form is not None else 0
+        count = self._count(form.body, most) if form is not None else 0
         if form is None or not count or self._is_step_by_step:
-            return 0
-        if not is_again and self._asks_too_often(form.body, count):
             return 0
         try:
             binding = self._bound(form)
             count = self._worth(binding, count)
             # CUDA may load a function at its first call, which no capture allows.
-            first = 0 if binding.is_warm else TURN
+            first = 0 if binding.is_warm else 1
             is_long = self._is_long(form.body, count, first)
             in_graph = is_long and self._has_graph(binding)
-            if not in_graph:
-                # How often loops inside ask is not known yet, or too often.
-                is_short = form.body.asks and (self.body.asked is None or self.body.asked > MOST_ASKED)
-                is_short |= bool(is_long and first and not self._is_refused)
-                count = min(count, TURN if is_short else most)
+            if is_long and first and not self._is_refused:
+                count = first
             rows, saved = self._lent(form.body, count), binding.saved() if form.body.endless else []
             self.context.counts.calls += len(saved)
             self._launch(form.body, binding, rows, count, in_graph)
@@ -269,8 +250,8 @@ class Iterations:
                 if not (more := self._more(form.body, rows)):
                     return 0
                 rows |= more
-                count = self._counted[0]
-                self._launch(form.body, binding, rows, count, in_graph and count > TURN)
+                count = self._ran
+                self._launch(form.body, binding, rows, count, in_graph)
         except MemoryError:
             if is_again:
                 raise
@@ -294,24 +275,12 @@ class Iterations:
         state.carry = self.body.program(arguments, self.context)
         return 1
 
-    def _asks_too_often(self, form: PreparedBody, count: int) -> bool:
-        """Return true if inner loops would ask the card too often, and no graph asks instead of the host."""
-        found = (self.body.asked or 0) > MOST_ASKED and (self._is_refused or not self._is_long(form, count))
-        if found:
-            self.body.refused = "a loop inside asks the card too often"
-        return found
-
-    def _is_long(self, form: PreparedBody, count: int, first: int = 0) -> bool:
+    def _is_long(self, form: PreparedBody, count: int, first: int) -> bool:
         """Return true if `count` iterations, after the `first` ones, with those of inner loops, are enough for a
-        graph."""
-        known = form.regions.known
-        has_loops = len(known) > 1 or form.asks
-        if count <= TURN + first:
-            return False  # one may go before, and a turn of the graph has to be left
-        if count >= LEAST_IN_GRAPH + first or not has_loops:
-            return count >= LEAST_IN_GRAPH + first
-        inside = sum(self._each[region][:count].sum() for region in known) + count * (self.body.asked or 0)
-        return bool(inside * (count - first) >= LEAST_IN_GRAPH * count)
+        graph. Where inner loops ask the card, a list waits each time."""
+        if count <= first + 1:
+            return False
+        return form.asks or form.passes(count, self._integers()) * (count - first) >= LEAST_IN_GRAPH * count
 
     def __enter__(self) -> Iterations:
         return self
@@ -324,15 +293,6 @@ class Iterations:
             if isinstance(x, Table) and failure is None:
                 carry[position] = as_stack(self.context, x)
 
-    def steps(self) -> dict[int, int]:
-        """Amount that each iteration of a run adds to integers on the host, by their positions in the carry."""
-        carries = self._form.body.carries if self._form is not None else ()
-        return {
-            position: carry.step
-            for position, carry in enumerate(carries)
-            if isinstance(carry, CarriedNumber) and carry.step
-        }
-
     def _count(self, form: PreparedBody, most: int) -> int:
         """For how many iterations, of at most so many, everything moves by steps."""
         count = min(most, LONGEST_RUN)
@@ -344,55 +304,28 @@ class Iterations:
             if index.step:
                 ahead = size - 1 - first if index.step > 0 else first
                 count = min(count, ahead // abs(index.step) + 1)
-        count = self._numbered(form, count, integers)
-        return self._with_rows(form, count) if count else 0
+        # Those of loops inside together are no more than are put on the stream at once.
+        while count > 1 and form.passes(count, integers) > MOST_INSIDE:
+            count //= 2
+        return self._with_rows(form, count, integers)
 
-    def _numbered(self, form: PreparedBody, count: int, integers: dict[int, int]) -> int:
-        """At most so many iterations, those of loops inside together no more than are put on the stream at once."""
-        known = form.regions.known
-        while count:
-            # It is not kept: it would keep this, and what is carried, alive.
-            passes = Passes(form.regions, count, integers, self._next_numbers)
-            try:
-                self._each = {region: passes.each(region) for region in form.regions.bounded}
-            except TooManyPasses:
-                count //= PASSES_SHARE
-                continue
-            if len(known) == 1:
-                return count
-            return max(1, fitting(np.sum([self._each[region] for region in known], 0), MOST_INSIDE))
-        return 0
-
-    def _next_numbers(self, position: int, count: int) -> np.ndarray:
-        """The numbers that are popped off a stack of the host's first."""
-        stack = self.state.carry[position]
-        found = np.zeros(count, np.int64)
-        numbers = stack[: -count - 1 : -1]
-        found[: len(numbers)] = numbers
-        return found
-
-    def _with_rows(self, form: PreparedBody, count: int) -> int:
+    def _with_rows(self, form: PreparedBody, count: int, integers: dict[int, int]) -> int:
         """At most so many iterations, those for which there are rows."""
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedRows):
                 rows = self._stack(position, its)
-                if its.is_bounded and its.most is None and not its.pushes:
-                    count = fitting(self._needed_each(its)[:count], rows.there(self.state.carry))
-                elif not its.is_known:
+                if not its.is_known:
                     # Else the card, which alone knows how many rows it is, ends the run when there are no more.
                     count = count if rows.there(self.state.carry) >= its.at_least else 0
-                elif self._needed(its, count):
-                    needed = self._needed_each(its)[:count]
+                elif (needed := its.needed(count, integers)).any():
                     # A block is asked for by the first iteration that needs it, however iterations run.
-                    count = fitting(needed, rows.there(self.state.carry, bool(needed[0])))
+                    there = rows.there(self.state.carry, bool(needed[0]))
+                    count = int(np.searchsorted(np.cumsum(needed), there, side="right"))
         return count
 
     def _needed(self, its: CarriedRows, count: int) -> int:
         """Number of rows that `count` iterations push or pop, where the host knows it; else 0."""
-        return int(self._needed_each(its)[:count].sum()) if its.is_known else 0
-
-    def _needed_each(self, its: CarriedRows) -> np.ndarray:
-        return sum((abs(rows) * self._each[region] for region, rows in its.rows), np.zeros((), np.int64))
+        return int(its.needed(count, self._integers()).sum()) if its.is_known else 0
 
     def _stack(self, position: int, its: CarriedRows) -> StackRows:
         if position not in self._stacks:
@@ -406,7 +339,7 @@ class Iterations:
     def _worth(self, binding: Binding, count: int) -> int:
         """Number of iterations, of `count`, to put on the stream at once. For a loop that may end soon they are too
         few for a graph."""
-        unknown = LEAST_IN_GRAPH - TURN - self.state.trips
+        unknown = LEAST_IN_GRAPH - 1 - self.state.trips
         if not binding.body.is_asked or unknown <= 0 or binding.may_have_graph:
             return count
         return min(count, unknown)
@@ -477,32 +410,27 @@ class Iterations:
         counts.predicate_reads += launched.reads
         counts.graphs += in_graph
         self.body.is_in_graph |= in_graph
-        if form.is_known:
-            self._counted = {region: int(self._each[region][:count].sum()) for region in form.regions.known}
-        else:
-            words = binding.counted(self.context)
-            self._counted = {
-                word.number: found
-                for word, found in words.items()
-                if isinstance(word, Register) and word.what == "counter"
-            }
-            self._is_short = bool(words.get(Register("short"), 0))
-            for position in () if self._is_short else form.endless:
-                self._stacks[position].most = words[Register("most", position)]
-        if form.asks and not in_graph:
-            # The card may have ended the run early: only the iterations that ran count.
-            self.body.asked = launched.reads / self._counted[0]
+        words = {} if form.is_known else binding.counted(self.context)
+        self._ran = words.get(Register("counter"), count)
+        stacks = {position: its for position, its in enumerate(form.carries) if isinstance(its, CarriedRows)}
+        self._counted = {
+            position: self._needed(its, self._ran) if its.is_known else words[Register("counter", count_of(position))]
+            for position, its in stacks.items()
+        }
+        self._is_short = bool(words.get(Register("short"), 0))
+        for position in () if self._is_short else form.endless:
+            self._stacks[position].most = words[Register("most", position)]
 
     def _moved(self, form: PreparedBody, binding: Binding) -> int:
         """Update the carry after a run, and return the number of iterations that it had."""
-        carry, ran = self.state.carry, self._counted[0]
+        carry, ran = self.state.carry, self._ran
         for position in binding.positions:
             carry[position] = binding.carry(position)
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedNumber):
                 carry[position] = np.int64(wrapped(int(carry[position]) + ran * its.step))
             elif isinstance(its, CarriedRows):
-                self._stacks[position].moved(carry, its.moved(self._counted))
+                self._stacks[position].moved(carry, self._counted[position] * (1 if its.pushes else -1))
         return ran
 
     def _bound(self, form: Form) -> Binding:

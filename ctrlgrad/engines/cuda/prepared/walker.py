@@ -23,6 +23,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from ctrlgrad.engines.native import objects, target
+from ctrlgrad.engines.native.text import Writer
 
 KERNEL, PRODUCT, READ, SWITCH, ADD, COUNT = range(6)
 # Words of an entry of the list.
@@ -38,8 +39,6 @@ _GEMM = (
     *("ptr", "ptr", "i32", "i32", "i64", "i32", "i32", "i32"),
 )
 _COPY = ("ptr", "i64", "i64 8", "ptr %stream")
-# Parameters of a walk, from `run`.
-_GIVEN = "ptr %stream, ptr %functions, ptr %counts"
 
 
 @dataclass(frozen=True)
@@ -70,169 +69,91 @@ class Failed(Exception):
         self.kind, self.status = kind, status
 
 
-def _call(block: str, function: str, parameters: Sequence[str]) -> list[str]:
-    """The lines that call a function with words behind `%words` as its arguments, and its status."""
-    lines, given, number = [f"{block}:"], [], 0
-    for parameter in parameters:
-        if " " in parameter:
-            given.append(parameter)
-            continue
-        name = f"%{block}.{number}"
-        lines.append(f"{name}.at = getelementptr i64, ptr %words, i64 {number}")
-        lines.append(f"{name}.word = load i64, ptr {name}.at")
-        if parameter == "i64":
-            given.append(f"i64 {name}.word")
-        else:
-            change = "trunc i64 {}.word to i32" if parameter == "i32" else "inttoptr i64 {}.word to ptr"
-            lines.append(f"{name} = {change.format(name)}")
-            given.append(f"{parameter} {name}")
-        number += 1
-    lines.append(f"%{block}.status = call i32 {function}({', '.join(given)})")
-    return [*lines, "br label %called"]
+def _text() -> str:
+    """The walk as LLVM text: entries [first, last) of a list; 0, or the kind of what refused and its status."""
+    f = Writer()
+
+    def at(pointer: str, number: int | str, kind: str = "i64") -> str:
+        return f.op(f"getelementptr {kind}, ptr {pointer}, i64 {number}")
+
+    def word(pointer: str, number: int | str = 0) -> str:
+        return f.op(f"load i64, ptr {at(pointer, number)}")
+
+    def pointer(word: str) -> str:
+        return f.op(f"inttoptr i64 {word} to ptr")
+
+    def called(function: str, parameters: Sequence[str]) -> str:
+        """Status of a function whose arguments are words of the entry, and constants."""
+        given, number = [], 0
+        for parameter in parameters:
+            if " " in parameter:
+                given.append(parameter)
+                continue
+            value, number = word(words, number), number + 1
+            if parameter != "i64":
+                value = pointer(value) if parameter == "ptr" else f.op(f"trunc i64 {value} to i32")
+            given.append(f"{parameter} {value}")
+        return f.op(f"call i32 {function}({', '.join(given)})")
+
+    def first_failure(one: str, other: str) -> str:
+        is_fine = f.op(f"icmp eq i32 {one}, 0")
+        return f.op(f"select i1 {is_fine}, i32 {other}, i32 {one}")
+
+    def go(by: str) -> None:
+        f.line(f"store i64 {f.add(number, by)}, ptr {position}")
+        f.branch("head")
+
+    functions = [f.op(f"load ptr, ptr {at('%functions', n, 'ptr')}") for n in range(5)]
+    position, status_at = f.alloca("i64"), f.alloca("i32")
+    f.line(f"store i64 %first, ptr {position}")
+    f.branch("head")
+    f.label("head")
+    number = word(position)
+    f.branch_if(f.op(f"icmp slt i64 {number}, %last"), "body", "done")
+    f.label("done")
+    f.line("ret i64 0")
+    f.label("body")
+    entry = at("%list", f.multiply(number, str(ENTRY)))
+    kind, words = word(entry), pointer(word(entry, 1))
+    others = " ".join(f"i64 {n}, label %kind{n}" for n in (KERNEL, PRODUCT, READ, ADD, COUNT))
+    f.line(f"switch i64 {kind}, label %kind{SWITCH} [{others}]")
+    for n, parameters in ((KERNEL, _LAUNCH), (PRODUCT, _GEMM), (READ, _COPY)):
+        f.label(f"kind{n}")
+        status = called(functions[n], parameters)
+        if n == READ:
+            status = first_failure(status, called(functions[3], ("ptr %stream",)))
+        f.line(f"store i32 {status}, ptr {status_at}")
+        calls_at = at("%counts", n)
+        calls = f.add(word(calls_at), "1")
+        f.line(f"store i64 {calls}, ptr {calls_at}")
+        since = f.op(f"urem i64 {calls}, {READS if n == READ else CALLS}")
+        with f.when(f.op(f"icmp eq i64 {since}, 0")):
+            # The error of a failed call says more.
+            f.line(f"store i32 {first_failure(status, called(functions[4], ()))}, ptr {status_at}")
+        found = f.op(f"load i32, ptr {status_at}")
+        f.branch_if(f.op(f"icmp eq i32 {found}, 0"), f"goes.on{n}", f"refused{n}")
+        f.label(f"refused{n}")
+        wide = f.op(f"zext i32 {found} to i64")
+        f.line(f"ret i64 {f.op(f'or i64 {n << 32}, {wide}')}")
+        f.label(f"goes.on{n}")
+        go("1")
+    f.label(f"kind{SWITCH}")
+    go(word(words, f.add(word(pointer(word(words))), "1")))
+    f.label(f"kind{ADD}")
+    total, a, b = (pointer(word(words, n)) for n in range(3))
+    f.line(f"store i64 {f.add(word(a), word(b))}, ptr {total}")
+    go("1")
+    f.label(f"kind{COUNT}")
+    left_at = pointer(word(words))
+    left = word(left_at)
+    is_over = f.op(f"icmp eq i64 {left}, 0")
+    fewer = f.add(left, "-1")
+    f.line(f"store i64 {f.op(f'select i1 {is_over}, i64 0, i64 {fewer}')}, ptr {left_at}")
+    go(f.op(f"select i1 {is_over}, i64 {word(words, 1)}, i64 1"))
+    return f.function("i64 @run(ptr %list, i64 %first, i64 %last, ptr %stream, ptr %functions, ptr %counts)")
 
 
-def _function(name: str, number: int) -> list[str]:
-    """The lines that load one of the functions."""
-    at = f"%{name}.function"
-    return [f"{at} = getelementptr ptr, ptr %functions, i64 {number}", f"%{name} = load ptr, ptr {at}"]
-
-
-def _host_word(block: str, number: int) -> list[str]:
-    """The lines that load the address of a word of the host's, which is one of the words behind `%words`."""
-    name = f"%{block}.{number}"
-    return [
-        f"{name}.at = getelementptr i64, ptr %words, i64 {number}",
-        f"{name}.word = load i64, ptr {name}.at",
-        f"{name} = inttoptr i64 {name}.word to ptr",
-    ]
-
-
-_TEXT = "\n".join(
-    [
-        # Entries [first, last) of the list, in their order; 0, or what refused and its status.
-        f"define internal i64 @walk(ptr %list, i64 %first, i64 %last, {_GIVEN})",
-        "nounwind {",
-        "entry:",
-        *(line for n, name in enumerate(("launch", "multiply", "copy", "wait", "turn")) for line in _function(name, n)),
-        "br label %head",
-        "head:",
-        "%n = phi i64 [%first, %entry], [%next, %called], [%next, %turning], [%target, %going.on]",
-        "%status.before = phi i32 [0, %entry], [%status, %called], [%status.then, %turning], [0, %going.on]",
-        "%kind.before = phi i64 [0, %entry], [%kind, %called], [%kind, %turning], [0, %going.on]",
-        "%failed = icmp ne i32 %status.before, 0",
-        "br i1 %failed, label %refused, label %going",
-        "going:",
-        "%more = icmp slt i64 %n, %last",
-        "br i1 %more, label %body, label %done",
-        "body:",
-        f"%at = mul i64 %n, {ENTRY}",
-        "%entry.at = getelementptr i64, ptr %list, i64 %at",
-        "%kind = load i64, ptr %entry.at",
-        "%words.at = getelementptr i64, ptr %entry.at, i64 1",
-        "%words.word = load i64, ptr %words.at",
-        "%words = inttoptr i64 %words.word to ptr",
-        "switch i64 %kind, label %switch",
-        f" [i64 {KERNEL}, label %kernel i64 {PRODUCT}, label %product i64 {READ}, label %read",
-        f" i64 {ADD}, label %add i64 {COUNT}, label %count]",
-        *_call("kernel", "%launch", _LAUNCH),
-        *_call("product", "%multiply", _GEMM),
-        *_call("read", "%copy", _COPY)[:-1],
-        "%copied = icmp eq i32 %read.status, 0",
-        "br i1 %copied, label %waiting, label %called",
-        "waiting:",
-        "%waiting.status = call i32 %wait(ptr %stream)",
-        "br label %called",
-        "switch:",
-        "%switch.word = load i64, ptr %words",
-        "%value.at = inttoptr i64 %switch.word to ptr",
-        "%value = load i64, ptr %value.at",
-        "%delta.number = add i64 %value, 1",
-        "%delta.at = getelementptr i64, ptr %words, i64 %delta.number",
-        "%delta = load i64, ptr %delta.at",
-        "br label %going.on",
-        "add:",
-        *_host_word("add", 0),
-        *_host_word("add", 1),
-        *_host_word("add", 2),
-        "%add.a = load i64, ptr %add.1",
-        "%add.b = load i64, ptr %add.2",
-        "%add.sum = add i64 %add.a, %add.b",
-        "store i64 %add.sum, ptr %add.0",
-        "br label %going.on",
-        "count:",
-        *_host_word("count", 0),
-        "%count.left = load i64, ptr %count.0",
-        "%count.over = icmp eq i64 %count.left, 0",
-        "%count.fewer = sub i64 %count.left, 1",
-        "%count.now = select i1 %count.over, i64 0, i64 %count.fewer",
-        "store i64 %count.now, ptr %count.0",
-        "%count.end.at = getelementptr i64, ptr %words, i64 1",
-        "%count.end = load i64, ptr %count.end.at",
-        "%count.delta = select i1 %count.over, i64 %count.end, i64 1",
-        "br label %going.on",
-        "going.on:",
-        "%moved = phi i64 [%delta, %switch], [1, %add], [%count.delta, %count]",
-        "%target = add i64 %n, %moved",
-        "br label %head",
-        "called:",
-        "%status = phi i32 [%kernel.status, %kernel], [%product.status, %product],",
-        " [%read.status, %read], [%waiting.status, %waiting]",
-        "%calls.at = getelementptr i64, ptr %counts, i64 %kind",
-        "%calls = load i64, ptr %calls.at",
-        "%calls.now = add i64 %calls, 1",
-        "store i64 %calls.now, ptr %calls.at",
-        "%next = add i64 %n, 1",
-        f"%is.read = icmp eq i64 %kind, {READ}",
-        f"%each = select i1 %is.read, i64 {READS}, i64 {CALLS}",
-        "%since = urem i64 %calls.now, %each",
-        "%is.turn = icmp eq i64 %since, 0",
-        "br i1 %is.turn, label %turning, label %head",
-        "turning:",
-        "%turning.status = call i32 %turn()",
-        # The error of a failed call says more.
-        "%fine = icmp eq i32 %status, 0",
-        "%status.then = select i1 %fine, i32 %turning.status, i32 %status",
-        "br label %head",
-        "done:",
-        "ret i64 0",
-        "refused:",
-        "%wide = zext i32 %status.before to i64",
-        "%shifted = shl i64 %kind.before, 32",
-        "%found = or i64 %shifted, %wide",
-        "ret i64 %found",
-        "}",
-        # The first entries once, then iterations, each of which is one of two halves, until a word of the host's is 0.
-        "define i64 @run(ptr %list, i64 %once, i64 %half, i64 %odd, i64 %iterations, ptr %going,",
-        f" {_GIVEN}) nounwind {{",
-        "entry:",
-        f"%begun = call i64 @walk(ptr %list, i64 0, i64 %once, {_GIVEN})",
-        "br label %head",
-        "head:",
-        "%k = phi i64 [0, %entry], [%k.next, %iteration]",
-        "%result = phi i64 [%begun, %entry], [%found, %iteration]",
-        "%goes = phi i64 [1, %entry], [%goes.on, %iteration]",
-        "%stops = icmp eq i64 %goes, 0",
-        "%failed = icmp ne i64 %result, 0",
-        "%over = icmp sge i64 %k, %iterations",
-        "%stops.early = or i1 %failed, %stops",
-        "%ends = or i1 %stops.early, %over",
-        "br i1 %ends, label %done, label %iteration",
-        "iteration:",
-        "%number = add i64 %k, %odd",
-        "%side = and i64 %number, 1",
-        "%before = mul i64 %side, %half",
-        "%first = add i64 %once, %before",
-        "%last = add i64 %first, %half",
-        f"%found = call i64 @walk(ptr %list, i64 %first, i64 %last, {_GIVEN})",
-        "%k.next = add i64 %k, 1",
-        "%goes.on = load i64, ptr %going",
-        "br label %head",
-        "done:",
-        "ret i64 %result",
-        "}",
-    ]
-)
-_RUN = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 4)
+_RUN = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 3)
 
 
 def _turns(raised: list[BaseException]) -> Generator[int, None, None]:
@@ -256,8 +177,9 @@ _TURN = ctypes.CFUNCTYPE(ctypes.c_int)
 
 @functools.cache
 def _code() -> objects.Loaded:
-    make = lambda: objects.ObjectCode(("run",), target.compiled(_TEXT))
-    return objects.library(objects.key_of([_TEXT], []), make).kept()
+    text = _text()
+    make = lambda: objects.ObjectCode(("run",), target.compiled(text))
+    return objects.library(objects.key_of([text], []), make).kept()
 
 
 @functools.cache
@@ -265,17 +187,10 @@ def _compiled() -> Callable[..., int]:
     return _RUN(_code()["run"])
 
 
-def run(
-    address: int, once: int, half: int, odd: int, iterations: int, going: int, functions: Functions, stream: int
-) -> Counts:
-    """Go through a list at an address: its first entries once, then iterations.
+def run(address: int, first: int, last: int, functions: Functions, stream: int) -> Counts:
+    """Go through the entries [first, last) of a list at an address.
 
-    Args:
-        once: how many entries are first.
-        half: how many entries an iteration has; there are twice as many, for iterations of even and odd number.
-        odd: 1 where the first iteration is of odd number.
-        going: the address of a word that is 0 after an iteration that is the last one.
-        stream: where kernels go. Products go where their handle says.
+    Kernels go on the stream, products where their handle says.
 
     Raises:
         Failed: a function has refused; what follows has not been called. So it is with what Python raises in a turn of
@@ -288,7 +203,7 @@ def run(
     addresses = functions.launch, functions.multiply, functions.copy, functions.wait
     called = (ctypes.c_void_p * 5)(*addresses, ctypes.cast(turn, ctypes.c_void_p))
     counts = (ctypes.c_int64 * SWITCH)()
-    found = _compiled()(address, once, half, odd, iterations, going, stream, called, counts)
+    found = _compiled()(address, first, last, stream, called, counts)
     if raised:
         raise raised[0]
     if found:

@@ -5,7 +5,7 @@ The modules, in reading order:
     library, routines         the process's routines, each an object that is compiled when it is first needed
     function, scalars         the writer of a routine, and floats with Python's operators
     real                      float types and their vectors
-    pool, waiting             threads that share the work of one call, and how they wait
+    pool                      threads that share the work of one call, and how they wait
     whole, shared             arguments of all products, and products cut into parts for all threads
     blocks, kernels           products made of tiles, and the kernels that a product calls
     pack, tiles               operands copied into panels, and a tile in registers

@@ -85,7 +85,9 @@ def copy(
         with f.when(dense):
             _by_vectors(f, real, *one, sizes, sign)
         with f.when(f.op(f"xor i1 {dense}, true")):
-            _by_squares(f, real, *one, sizes, sign)
+            for i, j in squares(f, *sizes):
+                here, there = (planes.moved(f, real, i, j).pointers[0] for planes in one)
+                _one(f, real, here, there, sign)
 
 
 def _by_vectors(f: Function, real: Real, to: Planes, source: Planes, sizes: tuple[Number, Number], sign: int) -> None:
@@ -98,12 +100,6 @@ def _by_vectors(f: Function, real: Real, to: Planes, source: Planes, sizes: tupl
             real.write(f, f.op(f"fneg {real.vector} {value}") if sign < 0 else value, real.at(f, here, j))
         with f.loop(whole, n) as j:
             _one(f, real, real.at(f, here, j), real.at(f, there, j), sign)
-
-
-def _by_squares(f: Function, real: Real, to: Planes, source: Planes, sizes: tuple[Number, Number], sign: int) -> None:
-    for i, j in squares(f, *sizes):
-        here, there = (planes.moved(f, real, i, j).pointers[0] for planes in (to, source))
-        _one(f, real, here, there, sign)
 
 
 def squares(f: Function, m: Number, n: Number, from_diagonal: bool = False) -> Iterator[tuple[str, str]]:

@@ -22,11 +22,6 @@ def kernels(real: Real) -> list[str]:
     return [*_tiles(real), pack_name(real, "a"), pack_name(real, "b"), by_vectors_name(real)]
 
 
-def compiled_alone(real: Real) -> list[str]:
-    """Names of kernels that are objects of their own. `by_vectors` is part of the matrix-vector routines' object."""
-    return [*(name for name in kernels(real) if name != by_vectors_name(real)), *times.names(real)]
-
-
 def source(real: Real, name: str) -> str:
     """The text of one that is compiled alone."""
     for operand, width in (("a", real.rows), ("b", real.columns)):

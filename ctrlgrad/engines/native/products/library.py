@@ -21,8 +21,8 @@ from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.products import blocks, pack, pool, real, tiles
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.routines import Routines
-from ctrlgrad.engines.threads import MOST_THREADS, default_threads
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.threads import MOST_THREADS, default_threads
 
 _HOW_LONG = 5.0  # seconds that resizing waits for a call of another thread
 
@@ -37,15 +37,10 @@ class Products:
     def address(self, name: str) -> int:
         return self.symbols[name]
 
-    def packed_elements(self, dtype: Any, k: int, n: int) -> int:
-        """Number of elements of a packed right operand of `k` rows and `n` columns."""
-        kind = self.reals[np.dtype(dtype).char]
-        return k * -(-n // kind.columns) * kind.columns + pack.SLACK // kind.bytes
-
     def pack(self, b: np.ndarray) -> np.ndarray:
         """The right operand (float32 or float64, any strides) as `matmul_packed` reads it."""
-        kind = real.KINDS[b.dtype.char]
-        (k, n), packed = b.shape, np.empty(self.packed_elements(b.dtype, *b.shape), b.dtype)
+        kind, (k, n), of = real.KINDS[b.dtype.char], b.shape, self.reals[b.dtype.char]
+        packed = np.empty(k * -(-n // of.columns) * of.columns + pack.SLACK // of.bytes, b.dtype)
         routine = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 4)
         routine(self.symbols[f"cg_pack_b_{kind}"])(packed.ctypes.data, b.ctypes.data, *_strides(b), k, n)
         return packed

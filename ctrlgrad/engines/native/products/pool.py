@@ -12,7 +12,7 @@ comes late finds nothing and costs nothing. The caller is worker 0; it returns w
 under way another caller (of another thread, or a panel's own) does all its panels itself.
 
 Threads that are awake take panels of any job. Sleeping ones are woken one for each `WORK_TO_SHARE` units of work, by
-`engines.threads.woken`: a job that is soon done wakes none, and a small one few of 64. Waking takes longer than a small
+`threads.woken`: a job that is soon done wakes none, and a small one few of 64. Waking takes longer than a small
 panel, so it goes as a tree: the caller and each woken thread wake `WAKES_EACH` threads before they take a panel.
 
 A job has the caller's floating-point mode, so that all threads round alike and flush subnormal numbers or not.
@@ -34,12 +34,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 from ctrlgrad.engines.native.products.function import Function, Number, parameters
-from ctrlgrad.engines.native.products.waiting import DECLARATIONS as WAITING
-from ctrlgrad.engines.native.products.waiting import NOWHERE, call, read, waiting
 from ctrlgrad.engines.native.target import Target, float_mode
-from ctrlgrad.engines.threads import MOST_THREADS, WAKES_EACH, WORK_TO_SHARE
+from ctrlgrad.threads import MOST_THREADS, WAKES_EACH, WORK_TO_SHARE
 
 SPIN, CALLER_SPIN = 100_000, 30_000
 SYMBOLS = ("cg_parallel", "cg_pool_job", "cg_pool_threads", "cg_pool_resize", "cg_pool_forget", "cg_pool_scratch")
@@ -53,6 +52,14 @@ _PARALLEL = parameters("routine* context* panels work")
 # A lower half that no number of panels reaches: the job is being rewritten.
 _CLOSED = 0xFFFFFFFF
 
+
+NOWHERE = -2
+"""A processor that there is not."""
+# The C library tells at no cost on which processor a thread runs.
+_KNOWS_PROCESSOR = sys.platform == "linux"
+_CLOCK_MONOTONIC = 6 if sys.platform == "darwin" else 1
+_LOOKS = 32
+_WAITING = "declare i32 @clock_gettime(i32, ptr)\n" + ("declare i32 @sched_getcpu()\n" if _KNOWS_PROCESSOR else "")
 
 _GLOBALS = f"""
 @pool_ticket = internal global i64 {_CLOSED}, align 128
@@ -81,7 +88,7 @@ declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_signal(ptr)
 declare i32 @pthread_cond_broadcast(ptr)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
-{WAITING}declare ptr @malloc(i64)
+{_WAITING}declare ptr @malloc(i64)
 """
 
 
@@ -97,7 +104,7 @@ def pool(target: Target, scratch_bytes: int, *, threads: bool = os.name == "posi
         [
             _GLOBALS + declared,
             float_mode(target),
-            waiting(pause),
+            _waiting(pause),
             _wake_some(),
             _work(),
             _worker(),
@@ -130,7 +137,7 @@ def _alone() -> str:
     return "\n".join(f.text() for f in (call, threads, resize, forget, scratch, job))
 
 
-# Atomic memory (`waiting.read`).
+# Atomic memory (`read`).
 
 
 def _write(f: Function, place: str, value: Number) -> None:
@@ -299,7 +306,7 @@ def _parallel() -> str:
     _write(f, "@pool_done", 0)
     _write(f, "@pool_processor", f.op("call i64 @pool_here()"))
     _write(f, "@pool_ticket", f.op(f"add i64 {number}, {2 << 32}"))
-    # `engines.threads.woken` of the work and the panels, of those that sleep.
+    # `ctrlgrad.threads.woken` of the work and the panels, of those that sleep.
     worth = f.smaller(f.sub(f.div("%work", WORK_TO_SHARE), 1), f.sub("%panels", 1))
     woken = f.smaller(worth, read(f, "@pool_sleepers"))
     with f.when(f.test("sgt", woken, 0)):
@@ -399,4 +406,60 @@ def _forget() -> str:
 def _scratch() -> str:
     f = Function("cg_pool_scratch", parameters("worker"), "ptr")
     f.leave(f"ptr {f.load('ptr', f.at('@pool_scratch', '%worker', 'ptr'), 8)}")
+    return f.text()
+
+
+# Waiting of threads: they spin on a word for a while, unless they occupy the processor that the caller was on.
+# Everything between threads is sequentially consistent, since each of two sides must see the other's store when it
+# misses its own wake-up (Dekker).
+
+
+def read(f: Function, place: str) -> str:
+    """A number that other threads change."""
+    return f.op(f"load atomic i64, ptr {place} seq_cst, align 8")
+
+
+def call(f: Function, name: str, *arguments: str) -> str:
+    """A call of the C library."""
+    return f.op(f"call i32 @{name}({', '.join(arguments)})")
+
+
+def _waiting(pause: str | None) -> str:
+    """The text of what follows."""
+    return "\n".join([_now(), _processor(), _wait_for_change(pause)])
+
+
+def _now() -> str:
+    f = Function("pool_now", [], "i64", "internal")
+    time = f.alloca("[2 x i64]")
+    call(f, "clock_gettime", f"i32 {_CLOCK_MONOTONIC}", f"ptr {time}")
+    seconds, rest = f.load("i64", time, 8), f.load("i64", f.at(time, 1, "i64"), 8)
+    f.leave(f"i64 {f.add(f.mul(seconds, 1_000_000_000), rest)}")
+    return f.text()
+
+
+def _processor() -> str:
+    """Processor that the thread runs on; `NOWHERE` where the system does not tell."""
+    f = Function("pool_here", [], "i64", "internal")
+    found = f.op(f"sext i32 {call(f, 'sched_getcpu')} to i64") if _KNOWS_PROCESSOR else NOWHERE
+    f.leave(f"i64 {found}")
+    return f.text()
+
+
+def _wait_for_change(pause: str | None) -> str:
+    """Look at a place until it differs from a value (1), for so long, and not on the processor `other` (0)."""
+    f = Function("pool_look", parameters("place* value nanoseconds other"), "i64", "internal")
+    end = f.add(f.op("call i64 @pool_now()"), "%nanoseconds")
+    again, out = f.new_label("again"), f.new_label("out")
+    f.branch(again)
+    f.label(again)
+    with f.loop(0, _LOOKS):
+        with f.leaving_when(f.test("ne", read(f, "%place"), "%value")):
+            f.leave("i64 1")
+        if pause:
+            f.line(pause)
+    elsewhere = f.test("ne", f.op("call i64 @pool_here()"), "%other")
+    f.branch_if(f.both(elsewhere, f.test("slt", f.op("call i64 @pool_now()"), end)), again, out)
+    f.label(out)
+    f.leave("i64 0")
     return f.text()

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ctrlgrad import forks
-from ctrlgrad.engines import threads
+from ctrlgrad import forks, threads
 from ctrlgrad.engines.native import expressions, loops, objects, reductions, sum_blocks, target, text
 from ctrlgrad.engines.native.objects import ObjectCode
 from ctrlgrad.engines.native.products import (
@@ -49,10 +49,6 @@ _MODULES = (expressions, fourier, linalg, loops, model, reductions, sum_blocks, 
 _FILES = [*sorted(map(str, Path(__file__).parent.glob("*.py"))), *(str(module.__file__) for module in _MODULES)]
 _VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}", "cg_times_{}")
 _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernels_{}")
-# Routines on triangles, and LU: of any size, of which parts are products, and of few rows, without any.
-_ANY, _FEW = "triangles of {}", "small triangles of {}"
-_ORTHONORMAL = "orthonormal factors of {}"
-_TRANSFORMS = "transforms: {}"
 _INTRINSICS = (
     "declare ptr @llvm.launder.invariant.group.p0(ptr)",
     "declare ptr @calloc(i64, i64)",
@@ -65,85 +61,78 @@ _INTRINSICS = (
 
 @record
 class Part:
-    """Routines that are compiled together: their symbols, and what their text is made for."""
+    """Routines that are compiled together: their symbols, the types and the text that they are made of, and the symbols
+    of other parts that they call."""
 
     name: str
     symbols: tuple[str, ...]
     kinds: tuple[Real, ...]
+    lines: Callable[[], Sequence[str]]
+    uses: Sequence[str] = ()
 
 
 def parts(machine: Target) -> list[Part]:
-    """Parts of the library, callees before their callers."""
+    """Parts of the library."""
     kinds = real.reals(machine)
-    simple = tuple(f"cg_gemm_{kind}" for kind in lu.INTEGERS)
-    vectors = [Part("vectors", tuple(name.format(kind.name) for name in _VECTORS), (kind,)) for kind in kinds]
-    products = [Part("products", tuple(name.format(kind.name) for name in _PRODUCTS), (kind,)) for kind in kinds]
-    alone = [Part(name, (name,), (kind,)) for kind in kinds for name in kernels.compiled_alone(kind)]
-    systems = [Part("solves", tuple(solves.symbols(kind)), (kind,)) for kind in kinds]
-    numbers = [(kind, field) for kind in kinds for field in fields.fields(kind)]
-    systems += [Part(_ORTHONORMAL.format(f.name), tuple(reflectors.symbols(f)), (kind,)) for kind, f in numbers]
-    systems += [Part(name, tuple(spectra.symbols(kind, name)), (kind,)) for kind in kinds for name in ("eigh", "svd")]
-    triangles = [
-        Part(name.format(field.name), tuple(_of_triangles(field, name is _FEW)), (kind,))
-        for kind in kinds
-        for field in fields.fields(kind)
-        for name in (_ANY, _FEW)
-    ]
-    systems += [
-        Part(_TRANSFORMS.format(symbol), (symbol,), (kind,))
-        for kind in kinds
-        for lanes in transforms.lanes_of(kind)
-        for symbol in (transforms.symbol(name, kind.name, lanes) for name in transforms.PARTS)
-    ]
-    integers = Part("plain", simple, kinds)
-    return [Part("pool", pool.SYMBOLS, kinds), *vectors, *alone, *products, *systems, *triangles, integers]
+
+    def whole_pool() -> list[str]:
+        scratch = max(most(kind) for kind in kinds for most in (blocks.most_scratch, transforms.most_scratch))
+        return [pool.pool(machine, scratch)]
+
+    found = [Part("pool", pool.SYMBOLS, kinds, whole_pool)]
+    for kind in kinds:
+        found += _of_kind(kind, kinds[1])
+    return [*found, Part("plain", tuple(f"cg_gemm_{kind}" for kind in lu.INTEGERS), kinds, lu.plain)]
 
 
-def _of_triangles(field: Field, small: bool) -> list[str]:
-    found = [*triangular.symbols(field, small), *cholesky.symbols(field, small)]
-    return found if small else [*found, *lu.symbols(field)]
+def _of_kind(kind: Real, widest: Real) -> Iterator[Part]:
+    """Parts of one type; eigenvalues are found in the `widest` one."""
+    n = kind.name
+
+    def part(name: str, symbols: Iterable[str], lines: Callable[[], Sequence[str]], uses: Sequence[str] = ()) -> Part:
+        return Part(name, tuple(symbol.format(n) for symbol in symbols), (kind,), lines, uses)
+
+    def vectors() -> list[str]:
+        shares = shared.shared(f"cg_gemv_{n}", vector.by_vectors_name(kind), kind)
+        return [*pool.DECLARATIONS, *vector.vectors(kind), *shares]
+
+    def products() -> list[str]:
+        shares = [*shared.shared(f"cg_gemm_{n}", f"gemm_{n}", kind)]
+        shares += shared.shared(f"cg_gemm_packed_{n}", f"packed_{n}", kind)
+        return [*pool.DECLARATIONS, kernels.table(kind), *blocks.blocks(kind), *shares]
+
+    yield part("vectors", _VECTORS, vectors, pool.SYMBOLS)
+    for name in [*kernels.kernels(kind), *times.names(kind)]:
+        if name == vector.by_vectors_name(kind):
+            continue  # a part of the vectors' object
+        yield part(name, (name,), lambda name=name: [kernels.source(kind, name)])  # type: ignore[misc]
+    yield part("products", _PRODUCTS, products, pool.SYMBOLS)
+    yield part("solves", solves.symbols(kind), partial(solves.solves, kind))
+    for name in ("eigh", "svd"):
+        yield part(name, spectra.symbols(kind, name), partial(spectra.spectrum, kind, widest, name))
+    for symbol in (
+        transforms.symbol(name, n, lanes) for lanes in transforms.lanes_of(kind) for name in transforms.PARTS
+    ):
+        yield part(f"transforms: {symbol}", (symbol,), partial(transforms.routine, symbol, kind))
+    for field in fields.fields(kind):
+        orthonormal = partial(reflectors.orthonormal, field)
+        yield part(f"orthonormal factors of {field.name}", reflectors.symbols(field), orthonormal)
+        of_products = (f"cg_gemm_{n}", f"cg_gemm_scratch_{n}")
+        symbols = [*triangular.symbols(field, False), *cholesky.symbols(field, False), *lu.symbols(field)]
+        yield part(f"triangles of {field.name}", symbols, partial(_triangles, field, False), of_products)
+        symbols = [*triangular.symbols(field, True), *cholesky.symbols(field, True)]
+        yield part(f"small triangles of {field.name}", symbols, partial(_triangles, field, True))
 
 
-def source(machine: Target, part: Part) -> str:
-    """The text of a part for a processor."""
-    lines = [*_INTRINSICS, *(line for kind in part.kinds for line in kind.declarations)]
-    if part.name == "pool":
-        lines.append(
-            pool.pool(machine, max(f(k) for k in part.kinds for f in (blocks.most_scratch, transforms.most_scratch)))
-        )
-    elif part.name == "plain":
-        lines += lu.plain()
-    elif part.name == "vectors":
-        (kind,) = part.kinds
-        lines += [*pool.DECLARATIONS, *vector.vectors(kind)]
-        lines += shared.shared(f"cg_gemv_{kind.name}", vector.by_vectors_name(kind), kind)
-    elif part.name == "products":
-        (kind,) = part.kinds
-        lines += [*pool.DECLARATIONS, kernels.table(kind)]
-        lines += [*blocks.blocks(kind), *shared.shared(f"cg_gemm_{kind.name}", f"gemm_{kind.name}", kind)]
-        lines += shared.shared(f"cg_gemm_packed_{kind.name}", f"packed_{kind.name}", kind)
-    elif part.name == "solves":
-        (kind,) = part.kinds
-        lines += solves.solves(kind)
-    elif part.name.startswith(_ORTHONORMAL.format("")):
-        (kind,) = part.kinds
-        lines += next(reflectors.orthonormal(f) for f in fields.fields(kind) if part.name.endswith(f" {f.name}"))
-    elif part.name.startswith(_TRANSFORMS.format("")):
-        (kind,) = part.kinds
-        lines += transforms.routine(part.symbols[0], kind)
-    elif part.name in ("eigh", "svd"):
-        (kind,) = part.kinds
-        lines += spectra.spectrum(kind, real.reals(machine)[1], part.name)
-    elif (found := _triangles(part)) is not None:
-        field, small = found
-        lines += [] if small else fields.declarations(field.real)
-        lines += [*triangular.parts(field, small), *triangular.triangular(field, small)]
-        lines += cholesky.cholesky(field, small)
-        lines += [] if small else lu.lu(field)
-    else:
-        (kind,) = part.kinds
-        lines.append(kernels.source(kind, part.name))
-    return "\n".join(lines)
+def _triangles(field: Field, small: bool) -> list[str]:
+    """Routines on triangles, and LU: of any size, of which parts are products, or of few rows, without any."""
+    found = [*triangular.parts(field, small), *triangular.triangular(field, small), *cholesky.cholesky(field, small)]
+    return found if small else [*fields.declarations(field.real), *found, *lu.lu(field)]
+
+
+def source(part: Part) -> str:
+    """The text of a part."""
+    return "\n".join([*_INTRINSICS, *(line for kind in part.kinds for line in kind.declarations), *part.lines()])
 
 
 def compiled(machine: Target, part: Part) -> bytes:
@@ -154,26 +143,10 @@ def compiled(machine: Target, part: Part) -> bytes:
     in a third of the time, and products take at most 2 % longer by it.
     """
     if part.name == "pool":
-        return target.compiled(source(machine, part), (), target.QUICK)
+        return target.compiled(source(part), (), target.QUICK)
     is_quick = part.name == "products" or part.name in {pack.pack_name(k, side) for k in part.kinds for side in "ab"}
     passes = ("SROA", "SimplifyCFG", "InstCombine", "LoopRotate", "SimplifyCFG")
-    return target.compiled(source(machine, part), passes, target.QUICK if is_quick else target.GOOD)
-
-
-def _uses(part: Part) -> Sequence[str]:
-    """The symbols of other parts that one calls."""
-    if part.name in ("vectors", "products"):
-        return pool.SYMBOLS
-    found = _triangles(part)
-    if found is None or found[1]:
-        return ()
-    return [name.format(found[0].real.name) for name in ("cg_gemm_{}", "cg_gemm_scratch_{}")]
-
-
-def _triangles(part: Part) -> tuple[Field, bool] | None:
-    """The numbers of a part with routines on triangles, and whether it is the one for few rows; None of another."""
-    every = ((field, name) for kind in part.kinds for field in fields.fields(kind) for name in (_ANY, _FEW))
-    return next(((field, name is _FEW) for field, name in every if part.name == name.format(field.name)), None)
+    return target.compiled(source(part), passes, target.QUICK if is_quick else target.GOOD)
 
 
 class Routines(Mapping[str, int]):
@@ -194,10 +167,10 @@ class Routines(Mapping[str, int]):
             self._found[name] = made.ctypes.data
         if name not in self._found:
             part = self._part_of[name]
-            uses = {symbol: self[symbol] for symbol in _uses(part)}
+            uses = {symbol: self[symbol] for symbol in part.uses}
             with self._lock:
                 if name not in self._found:
-                    self._found.update(self._linked(part, uses))
+                    self._found.update(objects.library(*self._source(part), uses).kept())
                     self._fill_tables(part.kinds)
         return self._found[name]
 
@@ -223,9 +196,6 @@ class Routines(Mapping[str, int]):
                 for place, name in enumerate(names):
                     if table in self._found and name in self._found:
                         ctypes.c_int64.from_address(self._found[table] + 8 * place).value = self._found[name]
-
-    def _linked(self, part: Part, uses: Mapping[str, int]) -> Mapping[str, int]:
-        return objects.library(*self._source(part), uses).kept()
 
     def _source(self, part: Part) -> tuple[str | None, Callable[[], ObjectCode]]:
         """The key of a part's object, and what makes it."""

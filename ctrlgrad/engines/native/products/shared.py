@@ -15,7 +15,7 @@ from ctrlgrad.engines.native.products.function import Function, parameters
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.times import LONGEST
 from ctrlgrad.engines.native.products.whole import GEMM, given
-from ctrlgrad.engines.threads import WORK_OF_A_PART, WORK_TO_SHARE
+from ctrlgrad.threads import WORK_OF_A_PART, WORK_TO_SHARE
 
 PARTS_PER_THREAD = 4
 LONG_PART = 512

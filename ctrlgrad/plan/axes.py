@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.engines.native.reductions import element_parts
+from ctrlgrad.dtypes import REAL_OF, dtype_kind
 from ctrlgrad.plan.model import Kernel, View
 from ctrlgrad.plan.sizes import ONE, ZERO, Size
 from ctrlgrad.records import record
@@ -45,6 +44,18 @@ def axes_of(kernel: Kernel, views: Sequence[View]) -> list[Axis]:
         else:
             merged.append(axis)
     return merged
+
+
+def views_of(kernel: Kernel) -> list[View]:
+    """The views of a kernel's operands and writes, then those of columns."""
+    views = [operand.view for operand in kernel.operands] + [write.view for write in kernel.writes]
+    return views + [operand.columns for operand in kernel.operands if operand.columns is not None]
+
+
+def uniform_outputs(kernel: Kernel) -> set[int]:
+    """Outputs that are one number for all lanes of a vector: what is checked, and where something goes."""
+    found = {output for check in kernel.checks for output in (check.output, check.found)}
+    return found | {output for write in kernel.writes for output in write.indices}
 
 
 def addresses_stand_still(kernel: Kernel, axis: Axis, uniform: Collection[int]) -> bool:
@@ -119,7 +130,7 @@ def lanes_of(kernel: Kernel, views: Sequence[View], vector_bytes: int) -> int:
     its constants then serve 16 numbers; with SSE the registers for that are too few.
     """
     # Of complex numbers each part is a vector.
-    dtypes = [element_parts(view.dtype)[0] for view in views]
+    dtypes = [REAL_OF.get(view.dtype, view.dtype) for view in views]
     floats = [i.dtype.itemsize for i in kernel.expression.instructions if dtype_kind(i.dtype) in "fiu"]
     # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
     narrow = [d.itemsize for d in dtypes if dtype_kind(d) != "b"] or floats or [1]
