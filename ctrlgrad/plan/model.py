@@ -462,13 +462,16 @@ class ReadRow(Step):
 
 @step
 class WriteRow(Step):
-    """A stack with another row at an index; "add" adds to the row; `grow` appends at the length."""
+    """A stack with another row at an index; "add" adds to the row; `grow` appends at the length.
+
+    "clear" leaves a slot that was never written: the row that it is given are zeros.
+    """
 
     stack: Updates[Stack]
     index: Reads[Register]
     row: Reads[View | Numbers]
     result: Defines[Stack]
-    how: Attribute[Literal["store", "add"]]
+    how: Attribute[Literal["store", "add", "clear"]]
     grow: Attribute[bool]
     once: Attribute[bool]
     site: Attribute[int]

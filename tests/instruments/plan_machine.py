@@ -582,7 +582,8 @@ class _Machine(Data):
                 raise RunEndedError("twice", step.site)
             if step.how == "add" and target.data is not None:
                 row = self.row_of(stack, target) + row
-        target.data = np.frombuffer(np.ascontiguousarray(row).tobytes(), np.uint8).copy()
+        is_cleared = isinstance(step, model.WriteRow) and step.how == "clear"
+        target.data = None if is_cleared else np.frombuffer(np.ascontiguousarray(row).tobytes(), np.uint8).copy()
 
     def got_row(self, step: model.Pop | model.ReadRow, source: Cell, target: Cell | None) -> None:
         rows = self.plan.rows[step.stack]

@@ -184,3 +184,25 @@ def test_unwritten_rows_of_an_argument_have_the_shape_of_its_type(slots: int, ro
     values = run_on("native", Graph(inputs, (loop,), loop.results), values)
     (found,) = run_on("reference", Graph(loop.results, graph.nodes[place + 1 :], graph.outputs), values)
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("slot", [0, 1, 4])
+def test_a_slot_that_a_backward_loop_cleared_may_be_written(shape: tuple[int, ...], slot: int) -> None:
+    """The gradient of an array of slots holds nothing where the loop writes, so that a write there is its first."""
+
+    def fn(x):
+        array = cg.TensorArray("float64", size=5, element_shape=shape).write(0, x)
+
+        def loss(array):
+            array = cg.fori_loop(1, 4, lambda i, a: a.write(i, x * i), array)
+            return cnp.sum(array.read(1) * array.read(2) + array.read(0))
+
+        return cg.grad(loss)(array.write(4, x)).write(slot, 7.0 * x).stack()
+
+    x = np.full(shape, 2.0)
+    if slot == 0:  # its gradient is a row, which is not written again
+        with pytest.raises(cg.CtrlgradError, match="slot 0 is written twice"):
+            cg.function(fn, engine="native")(x)
+        return
+    np.testing.assert_array_equal(cg.function(fn, engine="native")(x), cg.function(fn, engine="reference")(x))

@@ -361,12 +361,12 @@ class StackText(PlanText):
                 if at_end is not None:
                     written = w.op(f"and i1 {written}, {w.op(f'xor i1 {at_end}, true')}")
                 self.stop_if(written, Status.TWICE, step.site, at, "0")
-            w.line(f"store i8 1, ptr {mark}")
+            w.line(f"store i8 {int(step.how != 'clear')}, ptr {mark}")
         address = self.row_of(step.stack, at)
-        if step.how == "store":
-            self.store_row(step.row, address, self.row_bytes(step.stack))
-        else:
+        if step.how == "add":
             self.add_row(step, address)
+        else:
+            self.store_row(step.row, address, self.row_bytes(step.stack))
 
     def add_row(self, step: WriteRow, address: str) -> None:
         """Add to a row, number by number."""

@@ -202,7 +202,7 @@ def stack_clear(state: State, node: Node) -> None:
     assert shape is not None
     zeros = tuple(state.number(0, part) for part in parts_of(stack.dtype))
     row = zeros if shape == () else state.dense_view(Splat(zeros, shape, stack.dtype))
-    _write_row(state, node, stack, row, "store")
+    _write_row(state, node, stack, row, "clear")
 
 
 def stack_resize(state: State, node: Node) -> None:
