@@ -11,7 +11,7 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.advice import explains_calls
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.errors import ShapeError, TypeMismatchError, UnknownSizeError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import Unsized, apply, cast, result_dtype, tensor_type, type_of, value_in
 from ctrlgrad.frontend.array.manipulation import concatenate, flip, reshape, stack
@@ -653,7 +653,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     axes = [axis_of("associative_scan", axis, x.ndim) for x in arrays]
     sizes = {dim(x, a) if isinstance(dim(x, a), int) else None for x, a in zip(arrays, axes, strict=True)}
     if len(sizes) > 1 or None in sizes:
-        raise ShapeError(
+        raise UnknownSizeError(
             "associative_scan: the elements have no one known size along the axis",
             source=source,
             expected="arrays of one size, known when the function is traced",

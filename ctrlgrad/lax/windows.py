@@ -12,7 +12,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.errors import ShapeError, UnknownSizeError, UserInputError
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.lax.elements import ConvDimensionNumbers
 from ctrlgrad.lax.indexing import slice_in_dim
@@ -271,7 +271,7 @@ def padtype_to_pads(
         elif isinstance(n, int):
             total = max((-(-n // stride) - 1) * stride + k - n, 0)
         else:
-            raise ShapeError(
+            raise UnknownSizeError(
                 f"lax: how much {name!r} pads depends on a size that only a run knows",
                 expected=f"known sizes, where windows are {stride} apart",
                 got="an axis whose size is not known",

@@ -16,7 +16,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind, result_type
-from ctrlgrad.errors import ShapeError
+from ctrlgrad.errors import UnknownSizeError
 from ctrlgrad.frontend.array.decompositions import solve_triangular as by_triangle
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import fori_loop
@@ -98,7 +98,7 @@ def factors(a: Any) -> tuple[Any, Any, Any]:
     a = cnp.asarray(a)
     a = a if dtype_kind(a.dtype) in "fc" else a.astype(default_float())
     if a.ndim < 2 or not all(isinstance(n, int) for n in a.shape[-2:]):
-        raise ShapeError(
+        raise UnknownSizeError(
             "linalg.lu: not matrices of known sizes", expected="[..., m, n]", got=str(a), hint="a.reshape(m, n)"
         )
     found: tuple[Any, Any, Any] = _lu(a)

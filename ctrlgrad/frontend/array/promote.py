@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import Promotion, as_dtype, converted, dtype_kind, result_type
-from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.errors import ShapeError, TypeMismatchError, UnknownSizeError
 from ctrlgrad.frontend.apply import (
     apply,
     as_array,
@@ -141,7 +141,7 @@ def axes_of(operation: str, axes: Any, rank: int) -> tuple[int, ...]:
 def known_size(operation: str, size: int | None) -> int:
     """A size that a function needs when it is traced."""
     if size is None:
-        raise ShapeError(
+        raise UnknownSizeError(
             f"{operation}: a size is not known until the program runs",
             expected="sizes that are known when the function is traced",
             got="None",
