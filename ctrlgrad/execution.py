@@ -174,6 +174,19 @@ def _interpret_now(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any
         return handed_out(found) if any(node.regions for node in graph.nodes) else as_lists(found)
 
 
+def rows_of(stack: Any) -> list[Any]:
+    """The rows of a stack as a list, read in turns under the budgets that they lie in."""
+    if isinstance(stack, list):
+        return stack
+
+    def read() -> list[Any]:
+        # A copy: another thread may read the stack itself.
+        rows: list[Any] = stack.copy().rows()
+        return rows
+
+    return in_turns(turns_of_rows([stack]), read, read)
+
+
 def kernel_of(graph: Graph) -> Callable[[list[Any]], Sequence[Any]]:
     """Kernel of the reference engine for a graph without loops: a function from arrays to results."""
     program = compile_graph(graph, REFERENCE)

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import NAMES, as_dtype, converted, dtype_kind, native, result_type
-from ctrlgrad.engines.block_kernels import turns_of_rows
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, TracingError, TypeMismatchError
-from ctrlgrad.execution import kernel_of, run_on
+from ctrlgrad.execution import kernel_of, rows_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import SCALARS, SET_BY, Tensor, instead_of, is_operand, leaked
@@ -31,7 +30,6 @@ from ctrlgrad.ir.caching import Recent
 from ctrlgrad.ir.types import Shape as Sizes
 from ctrlgrad.ir.types import join
 from ctrlgrad.memory.session import current as session
-from ctrlgrad.memory.turns import in_turns
 from ctrlgrad.ops.term import require_sizes
 from ctrlgrad.options import current_options, default_float
 from ctrlgrad.passes.dead_code import without_calls
@@ -247,16 +245,7 @@ class EagerStack:
     @property
     def items(self) -> list[Any]:
         """The rows; from now on they are arrays that no budget counts."""
-        stack = self.stack
-        if isinstance(stack, list):
-            return stack
-
-        def read() -> list[Any]:
-            # A copy: another thread may read the stack itself.
-            rows: list[Any] = stack.copy().rows()
-            return rows
-
-        self.stack = found = in_turns(turns_of_rows([stack]), read, read)
+        self.stack = found = rows_of(self.stack)
         return found
 
     def __reduce__(self) -> Any:
