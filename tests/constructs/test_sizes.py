@@ -319,6 +319,7 @@ NEED_SIZES: dict[str, Callable[[Any], Any]] = {
     "polyval": lambda x: cnp.polyval(x, 1.0),
     "numpy.zeros": lambda x: (np.zeros(x.shape) + x).sum(),
     "checkpoint that reads a row of unknown size": lambda x: cg.grad(_row_in_a_checkpoint)(x)[0] + x.size - 1.0,
+    "histogram": lambda x: cnp.histogram(x, x.shape[0])[0].sum(),
     "an error of the user's in place of ours": lambda x: _at_least_one(x) * x.sum(),
 }
 
@@ -348,6 +349,24 @@ def test_a_function_that_needs_sizes_is_traced_once_for_each(name: str) -> None:
     for n in (3, 4, 5, 6):
         assert fn(np.ones(n)) == n
     assert fn.traces == 5
+
+
+NUMBERS_OF_UNKNOWN_SIZE: dict[str, Callable[[Any], Any]] = {
+    "lax.iota": lambda x: (cg.lax.iota(np.float64, x.shape[0]) * 0.0 + x).sum(),
+    "map: batch_size": lambda x: cg.map(lambda row: row, x, batch_size=x.shape[0]).sum(),
+    "attention: window": lambda x: cg.nn.dot_product_attention(
+        *[x[None, :, None, None]] * 3, local_window_size=(x.shape[0] // 2, 0)
+    ).sum(),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS_OF_UNKNOWN_SIZE)
+def test_a_number_of_something_may_be_an_unknown_size(name: str) -> None:
+    """Its check does not ask for the number: one graph serves all sizes."""
+    fn = cg.function(NUMBERS_OF_UNKNOWN_SIZE[name])
+    for n in (3, 4, 5, 6):
+        np.testing.assert_allclose(fn(np.ones(n)), n, rtol=1e-12)
+    assert fn.traces == 2
 
 
 def named_by_if(x: Any) -> Any:
