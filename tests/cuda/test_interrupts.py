@@ -21,7 +21,7 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import graphs, runner
-from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec, without_reductions
+from ctrlgrad.engines.cuda.reductions import KernelSpec, without_reductions
 
 X = np.linspace(0.1, 1.0, 5)
 # Turns after which a test gives up: what is to end has not ended.

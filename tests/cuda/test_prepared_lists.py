@@ -22,9 +22,9 @@ from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import placement
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.entries import LaunchList
-from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import Buffer, Carried, View, all_launches
 from ctrlgrad.engines.cuda.prepared.placement import accesses, alignment, placed
+from ctrlgrad.engines.cuda.prepared.reading import Launches
 from ctrlgrad.engines.cuda.prepared.runner import Iterations
 from ctrlgrad.ir import Graph
 

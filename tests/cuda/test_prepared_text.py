@@ -22,12 +22,11 @@ from programs import BY_NAME
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.cuda import indexing as stages
-from ctrlgrad.engines.cuda import reduction_kernels
+from ctrlgrad.engines.cuda import reductions
 from ctrlgrad.engines.cuda.indexing import SortSpec
 from ctrlgrad.engines.cuda.kernel import Access, copy_text, source
 from ctrlgrad.engines.cuda.prepared.graphs import choice, going_on
-from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec
-from ctrlgrad.engines.cuda.reductions import elementwise
+from ctrlgrad.engines.cuda.reductions import KernelSpec, elementwise
 from ctrlgrad.ir import Graph
 
 
@@ -168,7 +167,7 @@ def test_as_a_compiler_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_launch_has_threads_for_all_elements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reduction_kernels, "MOST_BLOCKS", 2)
+    monkeypatch.setattr(reductions, "MOST_BLOCKS", 2)
     found = {}
     for size in (2, 256, 257, 1000):
         x = np.ones(size)

@@ -11,7 +11,7 @@ The modules, in reading order:
     compile, program          a region as a list of steps, and how they run
     library, cupy_library     the interface to an array library, and CuPy behind it
     kernel, kernels           kernels in CUDA C++, and the kernels of the ops
-    reductions                reductions and scans of a graph; `reduction_kernels` has their text
+    reductions                reductions, scans and elementwise kernels: texts, trees and launches
     products, indexing        products by cuBLAS, and reads and updates by indices on the card
     control, loops            branches, callbacks and loops, whose control is on the host
     prepared                  bodies of loops as launch lists without Python in between

@@ -29,8 +29,7 @@ from ctrlgrad.engines.cuda.prepared.model import Operand, View
 from ctrlgrad.engines.cuda.prepared.ops import SINGLE, product_sum
 from ctrlgrad.engines.cuda.prepared.reading import Values as Listed
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Values, Where, scalar
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
-from ctrlgrad.engines.cuda.reductions import reduced_axes, reduced_shape, reduction_text
+from ctrlgrad.engines.cuda.reductions import ReductionText, reduced_axes, reduced_shape, reduction_text
 from ctrlgrad.engines.cuda.regions import RegionPlan, node_of
 from ctrlgrad.engines.cuda.stacks import DeviceStack, Stack
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE

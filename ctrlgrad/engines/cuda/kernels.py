@@ -27,7 +27,6 @@ from ctrlgrad.engines.cuda.indexing import Surroundings
 from ctrlgrad.engines.cuda.kernel import KernelLaunch, KernelText, op_text
 from ctrlgrad.engines.cuda.prepared import ops
 from ctrlgrad.engines.cuda.prepared.entries import product_parameters
-from ctrlgrad.engines.cuda.prepared.launches import FLAG, Launches
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
@@ -42,7 +41,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Source,
     View,
 )
-from ctrlgrad.engines.cuda.prepared.reading import Values
+from ctrlgrad.engines.cuda.prepared.reading import FLAG, Launches, Values
 from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES
 from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.engines.cuda.sites import Site

@@ -38,7 +38,6 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.compile import GroupStep
 from ctrlgrad.engines.cuda.placement import HOST, Places
-from ctrlgrad.engines.cuda.prepared.launches import Launches, Listing, Numbers, Rates
 from ctrlgrad.engines.cuda.prepared.model import (
     BOOL,
     ENDLESS,
@@ -77,7 +76,11 @@ from ctrlgrad.engines.cuda.prepared.placement import Sharing, placed
 from ctrlgrad.engines.cuda.prepared.reading import (
     Computed,
     Input,
+    Launches,
+    Listing,
     LocalStack,
+    Numbers,
+    Rates,
     Reading,
     StackValue,
     TableValue,

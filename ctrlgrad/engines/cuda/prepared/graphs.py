@@ -50,7 +50,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     items_in_order,
     lists_in,
 )
-from ctrlgrad.engines.cuda.reduction_kernels import ONE, KernelSpec, of_numbers
+from ctrlgrad.engines.cuda.reductions import ONE, KernelSpec, of_numbers
 
 # CUDA's version with while nodes, as the driver and the compiler have it.
 NEEDED = 12, 4

@@ -25,7 +25,6 @@ import numpy as np
 from ctrlgrad.engines.cuda.indexing import Chosen, chosen
 from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, is_fusible, op_text
 from ctrlgrad.engines.cuda.placement import stepped
-from ctrlgrad.engines.cuda.prepared.launches import Numbers, broadcast, part, viewed
 from ctrlgrad.engines.cuda.prepared.model import (
     BOOL,
     INT64,
@@ -43,11 +42,15 @@ from ctrlgrad.engines.cuda.prepared.model import (
 from ctrlgrad.engines.cuda.prepared.reading import (
     Computed,
     LocalStack,
+    Numbers,
     Reading,
     StackValue,
     TableValue,
     Unusable,
     Values,
+    broadcast,
+    part,
+    viewed,
 )
 from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES, is_one_product, layout, too_large
 from ctrlgrad.engines.cuda.program import NodeStep
