@@ -16,7 +16,7 @@ from benchmarks.cuda.results import Row
 from benchmarks.loops.inputs import map_inputs
 from benchmarks.loops.with_ctrlgrad import mapped_loss
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.program import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 

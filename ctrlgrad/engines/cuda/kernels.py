@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, computed_dtype, dtype_kind
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.indexing import Surroundings
 from ctrlgrad.engines.cuda.kernel import KernelLaunch, KernelText, op_text
 from ctrlgrad.engines.cuda.prepared import ops
@@ -43,7 +42,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
 )
 from ctrlgrad.engines.cuda.prepared.reading import FLAG, Launches, Values
 from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES
-from ctrlgrad.engines.cuda.program import NodeStep
+from ctrlgrad.engines.cuda.program import Context, NodeStep
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, own_array
 from ctrlgrad.engines.reference.array_kernels import require_sizes

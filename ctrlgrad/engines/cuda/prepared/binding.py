@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels import joined
 from ctrlgrad.engines.cuda.library import ArrayLibrary, Launcher
 from ctrlgrad.engines.cuda.prepared import graphs, walker
@@ -59,7 +58,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     wrapped,
 )
 from ctrlgrad.engines.cuda.prepared.reading import Input, StackValue, TableValue, Unusable
-from ctrlgrad.engines.cuda.program import Program, Values
+from ctrlgrad.engines.cuda.program import Context, Program, Values
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array
 from ctrlgrad.engines.reference.table import own_stack

@@ -405,7 +405,7 @@ def left_behind(launches: Launches, arrays: Sequence[tuple[View, Operand]]) -> N
 
 
 class Looping(Protocol):
-    """Interface of the kernel of a `while` node (`ctrlgrad.engines.cuda.loops.Loop`) that this module needs.
+    """Interface of the kernel of a `while` node (`ctrlgrad.engines.cuda.control.Loop`) that this module needs.
 
     `tables` are the places, among the body's inputs, of stacks that are read and written by index; `iteration` is the
     body without the predicate.

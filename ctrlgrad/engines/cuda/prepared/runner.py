@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.prepared.binding import (
     Binding,
@@ -44,7 +43,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     count as count_of,
 )
 from ctrlgrad.engines.cuda.prepared.reading import Input
-from ctrlgrad.engines.cuda.program import Program, Values
+from ctrlgrad.engines.cuda.program import Context, Program, Values
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.ir import TensorType
