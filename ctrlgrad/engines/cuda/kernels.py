@@ -45,7 +45,6 @@ from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES
 from ctrlgrad.engines.cuda.program import Context, NodeStep
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, own_array
-from ctrlgrad.engines.reference.array_kernels import require_sizes
 from ctrlgrad.engines.reference.kernels import IN_PLACE
 from ctrlgrad.engines.reference.stack_kernels import OF_ROWS
 from ctrlgrad.ir import Node, StackType, TensorType, Use, attributes
@@ -276,15 +275,6 @@ def _same(node: Node) -> Kernel:
     return lambda context, operands: operands[0]
 
 
-def _ensure_sizes(node: Node) -> Kernel:
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        x, *dims = operands
-        require_sizes(node, np.shape(x), filled_shape(context, attributes.Required.of(node).shape, dims))
-        return x
-
-    return kernel
-
-
 def _argsort(node: Node, context: Context, x: Any) -> Any:
     x, axis = _sortable(context, x), attributes.Axis.of(node).axis
     if attributes.Order.of(node).descending:
@@ -340,7 +330,6 @@ DEVICE |= {name: partial(at_once, op) for name, op in ops.SINGLE.items()}
 DEVICE |= dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same)
 DEVICE |= {
     "matmul": _matmul,
-    "ensure_sizes": _ensure_sizes,
     "iota": _iota,
     "argsort": _of_library(_argsort),
     "top_k": _of_library(_top_k),

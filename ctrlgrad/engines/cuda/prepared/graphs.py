@@ -40,6 +40,7 @@ from ctrlgrad.engines.cuda.library import Launcher
 from ctrlgrad.engines.cuda.prepared import walker
 from ctrlgrad.engines.cuda.prepared.entries import WORD, ListWriter, Words, entries_of, parameters_of
 from ctrlgrad.engines.cuda.prepared.model import (
+    Branching,
     Item,
     ProductLaunch,
     Register,
@@ -338,9 +339,10 @@ class Capture:
                     bodies.append(tuple(self._parts(its, inside)))
                     inside += entries_of(its) + 1
                 if numbers := _numbers(item):
-                    number = item.goes_on if isinstance(item, Repeating) else item.chosen
-                    chosen = tuple(bodies[k - isinstance(item, Repeating)] for k in numbers)
-                    parts.append(Part(partial(self._choose, number, numbers), chosen, isinstance(item, Repeating)))
+                    assert isinstance(item, Repeating | Branching)
+                    is_loop = isinstance(item, Repeating)
+                    put = partial(self._choose, item.goes_on if isinstance(item, Repeating) else item.chosen, numbers)
+                    parts.append(Part(put, tuple(bodies[k - is_loop] for k in numbers), is_loop))
                 start = inside
             count = 0 if has_lists else entries_of(list(group))
             if count:

@@ -24,7 +24,7 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.indexing import Chosen, chosen
 from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, is_fusible, op_text
-from ctrlgrad.engines.cuda.placement import stepped
+from ctrlgrad.engines.cuda.placement import is_integer
 from ctrlgrad.engines.cuda.prepared.model import (
     BOOL,
     INT64,
@@ -397,10 +397,34 @@ Single = Callable[[Values, NodeStep], tuple[object, ...]]
 # Numbers of the host.
 
 
+def _stepped(node: Node, operands: Sequence[object]) -> Affine | None:
+    """Result of an op on integers that go by whole steps, where it goes by whole steps too; else None."""
+    known = [x for x in operands if isinstance(x, Affine)]
+    if len(known) != len(operands) or node.op.name not in _STEPPED:
+        return None
+    return _STEPPED[node.op.name](node, *known)
+
+
+def _multiple(node: Node, a: Affine, b: Affine) -> Affine | None:
+    for x, y in ((a, b), (b, a)):
+        if not y.is_moving:
+            return x.times(y.constant)
+    return None
+
+
+_STEPPED: dict[str, Callable[..., Affine | None]] = {
+    "add": lambda node, a, b: a.plus(b),
+    "subtract": lambda node, a, b: a.plus(b, -1),
+    "multiply": _multiple,
+    "negative": lambda node, a: a.times(-1),
+    "cast": lambda node, a: a if is_integer(node.result) else None,
+}
+
+
 def computed(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     """An op on numbers of the host: one that goes by steps again, or a number that the card computes."""
     operands = [reading.value(slot) for slot in step.operands]
-    found = stepped(step.node, operands) or _converted(step.node, operands)
+    found = _stepped(step.node, operands) or _converted(step.node, operands)
     if found is not None:
         return (found,)
     if not is_fusible(step.node):
@@ -424,11 +448,6 @@ def _same(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     return (reading.value(step.operands[0]),)
 
 
-def _ensure_sizes(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    require_sizes(step.node, reading.view(step.operands[0]).shape, _shape(reading, step, attributes.Required))
-    return _same(reading, step)
-
-
 # Views.
 
 
@@ -437,6 +456,12 @@ def _shape(at: Values, step: NodeStep, says: type[attributes.Shape] = attributes
     shape = says.of(step.node).shape
     sizes = iter(step.operands[len(step.operands) - shape.count(None) :])
     return tuple(at.size(next(sizes)) if d is None else d for d in shape)
+
+
+def _ensure_sizes(at: Values, step: NodeStep) -> tuple[object, ...]:
+    view = at.view(step.operands[0])
+    require_sizes(step.node, view.shape, _shape(at, step, attributes.Required))
+    return (view,)
 
 
 def _viewing(of: Callable[[Node, np.ndarray], np.ndarray]) -> Single:
@@ -602,11 +627,11 @@ SINGLE: dict[str, Single] = {
     **dict.fromkeys(SCANS, _scan),
     "concat": _concat,
     "matmul": matmul,
+    "ensure_sizes": _ensure_sizes,
 }
 OPS: dict[str, Op] = {
     **SINGLE,
     **dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same),
-    "ensure_sizes": _ensure_sizes,
     "stack_new": _new,
     "stack_from_tensor": _from_tensor,
     "stack_to_tensor": _to_tensor,
