@@ -301,3 +301,32 @@ def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monke
     mistake(monkeypatch)
     is_found = any(shows(monkeypatch, graph_of(fn, 1, X), [X]) for fn in (scanned, updated, deep, counted))
     assert is_found == (mistake is not nothing)
+
+
+def in_both(x: Any) -> Any:
+    """Rows of one stack are pushed around a loop that follows data, and inside of it."""
+
+    def step(i: Any, c: Any) -> Any:
+        def inner(c: Any) -> Any:
+            z, rows = c
+            return z * 0.7, rows.push(z)
+
+        y, rows = c
+        z, rows = cg.while_loop(lambda c: cnp.sum(c[0]) > 1.0, inner, (y, rows.push(y)))
+        return cnp.sin(y * 3.0) * 1.5 + 0.4, rows.push(z + y)
+
+    return cg.fori_loop(0, 20, step, (x, cg.TensorArray(np.float64, None, (3, 3))))[1].stack()
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("own", [1, 1 << 12])
+def test_rows_of_a_stack_inside_a_loop_and_around_it(order: int, own: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass inside begins behind rows of the one around it: there is memory for both, however little there is."""
+    monkeypatch.setattr(row_memory, "OWN_BYTES", own)
+    x = np.linspace(0.2, 0.9, 9).reshape(3, 3)
+    graph = cg.function(cg.grad(lambda x: cnp.sum(cnp.sin(in_both(x)))) if order else in_both).graph(x)
+    library = StandIn()
+    ran = on_stand_in(graph, [x], library=library)
+    assert_same(ran.results, on_reference(graph, [x]), 1e-9)
+    loops = explain_on(library, optimised_graph(graph, is_for_gpu=True), [x]).all_loops()
+    assert not any("one by one" in loop.launching for loop in loops)

@@ -333,14 +333,13 @@ class CarriedRows:
     """A stack that an iteration pushes rows on, or pops rows off.
 
     Attributes:
-        total: rows of an iteration, where the host knows them in each; a number where it knows how many they are at
-            most; None where they have no known bound: the data decides about pushes, or only the card counts pops.
+        total: rows of an iteration, where the host knows them in each; None where the card counts them.
         passes: fewest and most rows of a pass, of the passes with rows.
         is_on_host: true of a stack of numbers there, which a run has rows on the card for.
     """
 
     pushes: bool
-    total: Affine | int | None
+    total: Affine | None
     passes: tuple[int, int]
     shape: Shape
     dtype: np.dtype
@@ -349,12 +348,7 @@ class CarriedRows:
     @property
     def is_known(self) -> bool:
         """Return true if the host knows the number of rows of each iteration."""
-        return isinstance(self.total, Affine)
-
-    @property
-    def is_endless(self) -> bool:
-        """Return true if the rows of an iteration have no known bound."""
-        return self.total is None
+        return self.total is not None
 
     @property
     def least(self) -> int:
@@ -363,18 +357,18 @@ class CarriedRows:
 
     @property
     def at_least(self) -> int:
-        """Rows that must fit in memory before an iteration: the known maximum, or else those of the largest pass."""
-        return self.total if isinstance(self.total, int) else self.passes[1]
+        """Rows that must fit in memory before an iteration: those of the largest pass."""
+        return self.passes[1]
 
     def needed(self, iterations: int, integers: Mapping[int, int]) -> np.ndarray:
         """Rows of each of the next iterations, where the host knows them."""
-        assert isinstance(self.total, Affine)
+        assert self.total is not None
         return self.total.value(integers) + self.total.step * np.arange(iterations)
 
     def usable(self, capacity: int) -> int:
         """Number of rows that may be pushed, or popped, within `capacity` rows of memory: no pass begins behind the
         last slot."""
-        return capacity - self.at_least + self.least if self.is_endless else capacity
+        return capacity - self.at_least + self.least
 
     @property
     def row_bytes(self) -> int:
@@ -447,10 +441,9 @@ class PreparedBody:
 
     @property
     def endless(self) -> dict[int, CarriedRows]:
-        """The stacks on which as many rows are pushed as the data says, or off which as many are popped, by their
-        positions."""
+        """The stacks whose rows only the card counts, by their positions."""
         found = {position: its for position, its in enumerate(self.carries) if isinstance(its, CarriedRows)}
-        return {position: its for position, its in found.items() if its.is_endless}
+        return {position: its for position, its in found.items() if not its.is_known}
 
     @property
     def products(self) -> int:
