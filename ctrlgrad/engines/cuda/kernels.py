@@ -59,7 +59,7 @@ class _Launches(Launches):
     """Launches outside of loops: an index that is out of range is noted with the node's site alone."""
 
     def around(self, node: Node) -> Surroundings:
-        return Surroundings(self._access, self.buffer, FLAG, Site(node, ()))
+        return Surroundings(self.access, self.buffer, FLAG, Site(node, ()))
 
 
 class Single(Values):

@@ -442,8 +442,8 @@ class PreparedBody:
     @property
     def endless(self) -> dict[int, CarriedRows]:
         """The stacks whose rows only the card counts, by their positions."""
-        found = {position: its for position, its in enumerate(self.carries) if isinstance(its, CarriedRows)}
-        return {position: its for position, its in found.items() if not its.is_known}
+        found = enumerate(self.carries)
+        return {position: its for position, its in found if isinstance(its, CarriedRows) and not its.is_known}
 
     @property
     def products(self) -> int:
@@ -453,7 +453,7 @@ class PreparedBody:
     def is_known(self) -> bool:
         """Return true if the host knows the number of iterations of a run: neither data nor the card's row counts end
         it."""
-        return not self.is_asked and all(its.is_known for its in self.carries if isinstance(its, CarriedRows))
+        return not (self.is_asked or self.endless)
 
     @property
     def loop(self) -> Repeating:

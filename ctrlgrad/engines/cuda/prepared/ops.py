@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.indexing import Chosen, chosen
+from ctrlgrad.engines.cuda.indexing import Chosen, chosen, gather, scatter
 from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, is_fusible, op_text
 from ctrlgrad.engines.cuda.placement import is_integer
 from ctrlgrad.engines.cuda.prepared.model import (
@@ -59,6 +59,7 @@ from ctrlgrad.engines.cuda.reductions import (
     SCANS,
     node_text,
     reduced_shape,
+    scan,
     summed_axes,
 )
 from ctrlgrad.engines.cuda.sites import Site
@@ -522,7 +523,12 @@ def _kept(at: Values, view: View) -> View:
 
 def _taken(at: Values, x: View, key: Sequence[object], node: Node) -> View:
     """The elements that a key selects, in place, or gathered if an index is on the card."""
-    return at.launches.gather(_chosen(at, x, key), node) if any(map(_is_index, key)) else _part(at, x, key)
+    if not any(map(_is_index, key)):
+        return _part(at, x, key)
+    its = _chosen(at, x, key)
+    found = at.launches.buffer(its.shape, its.whole.dtype)
+    at.launches.items += gather(its, found, at.launches.around(node))
+    return found
 
 
 def _put(
@@ -532,7 +538,7 @@ def _put(
     if any(map(_is_index, key)):
         its, found = _chosen(at, whole, key), value if isinstance(value, View) else at.launches.copy(value)
         _require_fit(its.shape, found)
-        at.launches.scatter(its, found, text, node)
+        at.launches.items += scatter(its, found, text, at.launches.around(node))
         return
     place = _part(at, whole, key)
     _require_fit(place.shape, value)
@@ -593,7 +599,9 @@ def _scan(at: Values, step: NodeStep) -> tuple[object, ...]:
     axis, backwards = attributes.Axis.of(node).axis, attributes.Scan.of(node).reverse
     out = at.launches.buffer(view.shape, view.dtype)
     seen = [viewed(x, lambda a: np.flip(a, axis)) if backwards else x for x in (view, out)]
-    at.launches.scan(node_text(node), axis, *seen)
+    x, result = seen
+    launches = at.launches
+    launches.items += scan(node_text(node), x.shape, axis, [x], [result], launches.access, launches.buffer)
     return (out,)
 
 

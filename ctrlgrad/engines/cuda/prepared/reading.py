@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ctrlgrad.engines.cuda.indexing import Chosen, Surroundings, gather, scatter
+from ctrlgrad.engines.cuda.indexing import Surroundings
 from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter, TextBuilder, copy_text
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
@@ -46,7 +46,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     word_view,
 )
 from ctrlgrad.engines.cuda.program import Program
-from ctrlgrad.engines.cuda.reductions import ReductionText, elementwise, scan, stages
+from ctrlgrad.engines.cuda.reductions import ReductionText, elementwise, stages
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS, MOST_NOTED, Site
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.elementwise import Operand as Element
@@ -176,17 +176,7 @@ class Launches:
         if 0 in shape:
             return
         seen = [broadcast(x, shape) if isinstance(x, View) else x for x in inputs]
-        self.items += elementwise(text, shape, seen, outputs, self._access)
-
-    def gather(self, its: Chosen, node: Node) -> View:
-        """A buffer with what indices choose; see `ctrlgrad.engines.cuda.indexing`."""
-        found = self.buffer(its.shape, its.whole.dtype)
-        self.items += gather(its, found, self.around(node))
-        return found
-
-    def scatter(self, its: Chosen, value: View, text: KernelText | None, node: Node) -> None:
-        """See `ctrlgrad.engines.cuda.indexing`."""
-        self.items += scatter(its, value, text, self.around(node))
+        self.items += elementwise(text, shape, seen, outputs, self.access)
 
     def around(self, node: Node) -> Surroundings:
         """Of a node of the region that is read now. Noted are when the run began, and the iterations in it and in loops
@@ -200,7 +190,7 @@ class Launches:
         noted = [self.word(word) for word in words]
         if len(noted) > MOST_NOTED:
             raise CannotPrepare("loops inside lie too deep for an error to name them")
-        return Surroundings(self._access, self.buffer, FLAG, Site(node, loops), tuple(noted))
+        return Surroundings(self.access, self.buffer, FLAG, Site(node, loops), tuple(noted))
 
     @contextmanager
     def inside(self, loop: Node, since: int) -> Iterator[None]:
@@ -221,13 +211,9 @@ class Launches:
         results: Sequence[View],
     ) -> None:
         """See `ctrlgrad.engines.cuda.reductions`."""
-        self.items += stages(text, shape, axes, inputs, stored, results, self._access, self.buffer)
+        self.items += stages(text, shape, axes, inputs, stored, results, self.access, self.buffer)
 
-    def scan(self, text: ReductionText, axis: int, x: View, result: View) -> None:
-        """See `ctrlgrad.engines.cuda.reductions`."""
-        self.items += scan(text, x.shape, axis, [x], [result], self._access, self.buffer)
-
-    def _access(self, x: Operand) -> Access:
+    def access(self, x: Operand) -> Access:
         moved = moved_by(x)
         for word, _ in moved:
             self.word(word)
