@@ -208,7 +208,7 @@ def _new(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     element = stack.type.element
     if step.operands and reading.value(step.operands[0]) != Affine(0):
         return (_blank(reading, reading.value(step.operands[0]), _known(element.shape, step.node), element.dtype),)
-    number = reading.listing.new_stack()
+    number = reading.listing.stacks = reading.listing.stacks + 1
     count = reading.listing.rates.lengths.get(number, MANY)
     rows = reading.launches.buffer((count, *_known(element.shape, step.node)), element.dtype)
     return (LocalStack(rows, Affine(0), number),)

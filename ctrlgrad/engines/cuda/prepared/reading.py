@@ -381,10 +381,6 @@ class Listing:
         self.counters += 1
         return self.counters
 
-    def new_stack(self) -> int:
-        self.stacks += 1
-        return self.stacks
-
     def number(self) -> int:
         """A new counter, in which the card has a number."""
         counter = self.new_counter()
