@@ -27,17 +27,24 @@ WORK_TO_SHARE = 1 << 19
 woken: about ten microseconds of one thread, more than waking one costs."""
 WORK_OF_A_PART = 1 << 17
 """The least units of a part: about three microseconds, twenty times what claiming a part costs."""
+WORK_AWAKE = 1 << 17
+"""Units from which a kernel is shared, in parts of half as many, beside a product that threads share in each iteration
+of a loop: they are awake between the two."""
 MOST_PARTS = 256
 """The most parts of a job: more than 64 threads, so that those that start late or run slowly take fewer."""
 WAKES_EACH = 2
 """Threads that the caller, and each thread that was woken, wake before they begin to work."""
 
 
-def parts_of(work: int, most: int = MOST_PARTS) -> int:
+def parts_of(work: int, are_awake: bool = False) -> int:
     """The most parts that work is worth, a power of 2 that threads share evenly; 1 where it is not shared."""
-    if work < WORK_TO_SHARE:
+    if work >= WORK_TO_SHARE:
+        least = WORK_OF_A_PART
+    elif are_awake and work >= WORK_AWAKE:
+        least = WORK_AWAKE // 2
+    else:
         return 1
-    return min(1 << (work // WORK_OF_A_PART).bit_length() - 1, most)
+    return min(1 << (work // least).bit_length() - 1, MOST_PARTS)
 
 
 def woken(work: int, parts: int, asleep: int) -> int:

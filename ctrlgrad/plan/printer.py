@@ -329,7 +329,7 @@ class _Printer:
         yield f"{self.declared(step.result)} = push {step.stack}, {self.named(step.row)}, {how}"
 
     def write_row(self, step: model.WriteRow) -> Iterator[str]:
-        how = {"store": "write", "add": "add to", "clear": "clear with"}[step.how]
+        how = {"store": "write", "add": "add to", "clear": "clear"}[step.how]
         grow = ", or one more" if step.grow else ""
         row = f"{step.index} of {step.stack}{grow}, {self.named(step.row)}"
         yield f"{self.declared(step.result)} = {how} row {row}"

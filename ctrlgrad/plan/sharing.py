@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 
 from ctrlgrad import threads
 from ctrlgrad.plan.axes import Axis, axes_of
-from ctrlgrad.plan.model import Block, Cumulate, Kernel, Share, Transform, Write
+from ctrlgrad.plan.model import Block, Cumulate, Kernel, Product, Share, Transform, Write
 from ctrlgrad.plan.reductions import EXTREMES
 from ctrlgrad.plan.sizes import ONE, ZERO, product
 
@@ -28,16 +28,19 @@ LANES = 16
 MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
 
 
-def shares_of(block: Block, tiled: Collection[Kernel]) -> dict[Kernel | Cumulate | Transform, Share]:
-    """The shares of the steps of a block; kernels that run tile by tile stay whole."""
+def shares_of(block: Block, tiled: Collection[Kernel], is_loop: bool) -> dict[Kernel | Cumulate | Transform, Share]:
+    """The shares of the steps of a block, the body of a loop or not; kernels that run tile by tile stay whole."""
     shares: dict[Kernel | Cumulate | Transform, Share] = {}
+    are_awake = is_loop and any(
+        work_of_product(step) >= threads.WORK_TO_SHARE for step in block.steps if isinstance(step, Product)
+    )
     for step in block.steps:
         if isinstance(step, Cumulate):
             cut = share_of_cumulate(step)
         elif isinstance(step, Transform):
             cut = share_of_transform(step)
         elif isinstance(step, Kernel) and step not in tiled:
-            cut = share_of(step, threads.parts_of(work_of(step)))
+            cut = share_of(step, threads.parts_of(work_of(step), are_awake))
         else:
             continue
         if cut is not None:
@@ -52,6 +55,12 @@ def work_of(kernel: Kernel) -> int:
     views = [*(o.view for o in kernel.operands), *(w.view for w in kernel.writes)]
     moved = sum(BYTE * v.dtype.itemsize for v in views if v.strides and ZERO not in v.strides)
     return points.factor * max(each, moved) if points.is_known else 0
+
+
+def work_of_product(step: Product) -> int:
+    """Units of work of one of a batch of products; 0 where its size is not known."""
+    work = product((*step.a.shape[-2:], step.b.shape[-1]))
+    return work.factor if work.is_known else 0
 
 
 def share_of(kernel: Kernel, parts: int) -> Share | None:

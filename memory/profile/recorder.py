@@ -52,11 +52,6 @@ class Statistics:
         """The most bytes in use at once, by tier."""
         return {account.tier: account.peak for account in self.accounts}
 
-    @property
-    def used_bytes(self) -> Mapping[str, int]:
-        """Bytes in use now, by tier."""
-        return {account.tier: account.used for account in self.accounts}
-
 
 # Takes any arguments, and is no Python function: it is called dozens of times for a block.
 IGNORED: Log = "".format

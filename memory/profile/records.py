@@ -298,7 +298,3 @@ class Recording:
     # By manager: tier names, and limits in bytes.
     tiers: dict[int, tuple[tuple[str, int | None], ...]] = field(default_factory=dict)
     devices: dict[int, str] = field(default_factory=dict)
-
-    def actions_of(self, manager: int) -> list[Action]:
-        """The actions of one manager in the host's order."""
-        return [entry.action for entry in self.actions if entry.manager == manager]

@@ -9,6 +9,7 @@ from ctrlgrad import memory
 from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.records import Action, Recording
 
 
 @contextmanager
@@ -23,7 +24,17 @@ def checked_session(limit: int | None = None, devices: Mapping[str, Device] | No
         session.close()
         for manager in managers:
             assert not any(account.used for account in manager.accounts)
-            check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+            check_actions(recording, manager)
+
+
+def actions_of(recording: Recording, manager: Manager) -> list[Action]:
+    """The actions of one manager in the host's order."""
+    return [entry.action for entry in recording.actions if entry.manager == manager.number]
+
+
+def check_actions(recording: Recording, manager: Manager) -> None:
+    """Have the checker judge what a manager did."""
+    check(actions_of(recording, manager), [account.limit for account in manager.accounts])
 
 
 def assert_no_chunks(manager: Manager) -> None:

@@ -14,8 +14,8 @@ from ctrlgrad.engines.cuda.program import Context, Counts
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Graph
 from ctrlgrad.memory.manager import LoopMemory, Manager
-from ctrlgrad.memory.profile.checker import check
 from instruments.comparing import assert_same_bits
+from instruments.sessions import check_actions
 from instruments.stand_in import StandInArray, StandInDevice
 from instruments.stand_in_runs import LIBRARY
 
@@ -32,7 +32,7 @@ def run_within(
     with memory.profile() as recording, memory.budget(device=limit, devices=devices) as session:
         results = run_with(Context(LIBRARY), optimised_graph(graph, is_for_gpu=True), given)
         manager = session.manager(LIBRARY.name)
-    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+    check_actions(recording, manager)
     kinds_in_use = manager.accounts[0].kinds
     assert not kinds_in_use["blocks"] and not kinds_in_use["entry states"] and not manager.index, kinds_in_use
     return results, manager

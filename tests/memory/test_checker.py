@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from instruments.sessions import actions_of
 from instruments.simulated import SimulatedDevice
 from memory_cases.driving import CHUNK, Driver, chunks
 
@@ -191,7 +192,7 @@ def recorded(tiers: int) -> tuple[list[Action], list[int | None]]:
     manager = Manager(device, Budget(device=2 * CHUNK, host=2 * CHUNK if tiers == 3 else None), recording)
     Driver(manager, chunks(6)).run(swap=True)
     manager.close()
-    return recording.actions_of(manager.number), [account.limit for account in manager.accounts]
+    return actions_of(recording, manager), [account.limit for account in manager.accounts]
 
 
 @pytest.mark.parametrize("tiers", [2, 3])

@@ -246,7 +246,7 @@ def test_a_forgotten_block_is_freed_by_the_next_call() -> None:
         blocks.clear()
         gc.collect()
         temporary = run.manager.allocate((2 * HALF,), BYTES, "all of it")
-        assert run.manager.stats.used_bytes["device"] == 2 * HALF
+        assert run.manager.accounts[0].used == 2 * HALF
         del temporary
         gc.collect()
         run.manager.allocate((2 * HALF,), BYTES, "again").release()
@@ -319,9 +319,9 @@ def test_a_discarded_chunk_leaves_nothing_and_is_begun_again() -> None:
         assert driver.memory is not None
         chunk = driver.memory.begin(lambda: (driver.state, 8))
         chunk.block((2, WIDTH), DOUBLE, "loop.0")
-        used = run.manager.stats.used_bytes["device"]
+        used = run.manager.accounts[0].used
         chunk.discard()
-        assert run.manager.stats.used_bytes["device"] == used - HALF
+        assert run.manager.accounts[0].used == used - HALF
         assert not run.manager.checkpoints.wants(driver.memory._record)
         driver.forward()
         driver.backward()

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.sessions import check_actions
 from instruments.simulated import Fault, SimulatedDevice
 from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.errors import BlockLostError, CtrlgradError, ExecutionError, MemoryBudgetError, TierRefusedError
 from ctrlgrad.memory.devices.cpu import CpuDevice
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.sizes import Budget
 
@@ -49,9 +49,9 @@ class Trial:
         driver.run(**ways)
         manager = self.manager
         manager.close()
-        assert not any(manager.stats.used_bytes.values())
+        assert not any(account.used for account in manager.accounts)
         assert not any(tier.used for tier in self.device.tiers)
-        check(self.recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+        check_actions(self.recording, manager)
 
 
 @pytest.mark.parametrize("blocking", [True, False], ids=["host computes", "asynchronous"])
@@ -146,7 +146,7 @@ def test_a_block_is_read_again_after_an_interrupt_of_its_fetch(at: str) -> None:
     for block in blocks:
         block.free()
     manager.close()
-    assert not any(manager.stats.used_bytes.values())
+    assert not any(account.used for account in manager.accounts)
 
 
 def test_backups_that_all_fail_reach_the_caller() -> None:
@@ -275,8 +275,8 @@ def test_a_state_is_let_go_though_its_chunk_was_given_up() -> None:
     driver.memory.begin(lambda: (driver.state, 8), lambda: 8).discard()
     assert trial.manager.accounts[0].kinds["entry states"] == 8
     trial.manager.close()
-    assert not any(trial.manager.stats.used_bytes.values())
-    check(trial.recording.actions_of(trial.manager.number), [account.limit for account in trial.manager.accounts])
+    assert not any(account.used for account in trial.manager.accounts)
+    check_actions(trial.recording, trial.manager)
 
 
 @pytest.mark.parametrize("when", ["forward", "backward", "again"])
@@ -301,7 +301,7 @@ def test_an_exception_between_chunks(when: str) -> None:
     assert driver.memory is not None
     driver.memory.abandon()
     driver.memory.abandon()
-    used = trial.manager.stats.used_bytes["device"]
+    used = trial.manager.accounts[0].used
     assert used == 0
     trial.runs(checkpoint=True)
 
@@ -346,4 +346,4 @@ def test_the_disk_of_the_cpu_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert manager.stats.recomputed_chunks and manager.stats.fallbacks
     Driver(manager, chunks(LENGTH)).run(swap=True)
     manager.close()
-    assert not any(manager.stats.used_bytes.values()) and not list(tmp_path.iterdir())
+    assert not any(account.used for account in manager.accounts) and not list(tmp_path.iterdir())

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from instruments.sessions import check_actions
 from instruments.simulated import Fault, SimulatedDevice
 from memory_cases.driving import WIDTH, Driver
 
 from ctrlgrad.errors import CtrlgradError, MemoryBudgetError
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.sizes import Budget
 
@@ -185,9 +185,9 @@ def test_random_faults(case: Case, faults: tuple[Fault, ...]) -> None:
     else:
         assert case.device is not None and case.device < 1000
     manager.close()
-    assert not any(manager.stats.used_bytes.values())
+    assert not any(account.used for account in manager.accounts)
     assert not any(tier.used for tier in device.tiers)
-    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+    check_actions(recording, manager)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -208,6 +208,6 @@ def test_random_loops(case: Case) -> None:
         event("not enough")
     finally:
         manager.close()
-    assert not any(manager.stats.used_bytes.values())
+    assert not any(account.used for account in manager.accounts)
     assert not any(tier.used for tier in device.tiers)
-    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+    check_actions(recording, manager)

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from instruments.sessions import check_actions
 from instruments.simulated import SimulatedDevice
 from instruments.tables import in_turn
 from memory_cases.driving import CHUNK, Driver, chunks
@@ -14,7 +15,6 @@ from memory_cases.model import Setting, forecast
 
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.planner import ChunkTimes, Planner, copied_share, uncopied_bytes
-from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.recorder import Statistics
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.sizes import Budget
@@ -43,7 +43,7 @@ def run(length: int, room: int, bandwidth: float, *, blocking: bool = True, **wa
     seconds = device.now()
     stalled = sum((s.end or 0.0) - (s.start or 0.0) for s in recording.stalled)
     manager.close()
-    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+    check_actions(recording, manager)
     return Result(seconds, stalled, manager.stats, manager)
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from instruments.sessions import check_actions
 from instruments.stepping import Scheduler, StepDevice, all_schedules
 from instruments.tables import in_turn
 from memory_cases.driving import CHUNK, Driver
 
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.sizes import Budget
 
@@ -26,8 +26,8 @@ def run(scheduler: Scheduler, program: Callable[[Manager], Driver], budget: Budg
     manager = Manager(device, budget, recording)
     program(manager).settle()
     manager.close()
-    assert not any(manager.stats.used_bytes.values())
-    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+    assert not any(account.used for account in manager.accounts)
+    check_actions(recording, manager)
 
 
 def swapped(rows: list[list[int]], **ways: object) -> Callable[[Manager], Driver]:

@@ -7,13 +7,13 @@ import math
 from typing import Any
 
 import pytest
+from instruments.sessions import check_actions
 from instruments.simulated import SimulatedDevice
 from memory_cases.driving import CHUNK, DOUBLE, Driver, chunks
 
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
 from ctrlgrad.memory.manager import Chunk, Manager
 from ctrlgrad.memory.planner import ChunkTimes, Planner
-from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.schedule import OnlineStates, fewest_runs, first_split, placed_states, plan_recovery, repetitions
 from ctrlgrad.memory.sizes import Budget
@@ -28,7 +28,7 @@ def run(length: int, budget: Budget | None = None, state_bytes: int = 8, **ways:
     driver.run(**ways)
     seconds = device.now()
     manager.close()
-    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+    check_actions(recording, manager)
     return driver, manager, seconds
 
 
@@ -236,7 +236,7 @@ def test_a_chunk_that_differs_when_it_runs_again_is_an_error() -> None:
     with pytest.raises(ExecutionError, match="asked for other blocks"):
         driver.run(checkpoint=True)
     manager.close()
-    assert not any(manager.stats.used_bytes.values())
+    assert not any(account.used for account in manager.accounts)
 
 
 def test_recovery_plans() -> None:

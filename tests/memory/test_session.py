@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from instruments.sessions import actions_of
 from instruments.simulated import SimulatedDevice
 from memory_cases.driving import CHUNK, Driver, chunks
 
@@ -153,7 +154,7 @@ def test_a_profile_records_without_a_budget() -> None:
     assert {note.loop for note in recording.blocks} == {"loop"} and len(recording.blocks) == 6
     assert {note.reason for note in recording.blocks} == {"no device budget"}
     assert max(sample.nbytes for sample in recording.in_use) == 3 * CHUNK
-    check(recording.actions_of(manager.number), [None, None])
+    check(actions_of(recording, manager), [None, None])
 
 
 def test_a_profile_inside_and_outside_a_budget() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from instruments.sessions import check_actions
 from instruments.simulated import SimulatedDevice
 from memory_cases.driving import CHUNK, DOUBLE, WIDTH, Driver, chunks
 
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.profile.checker import check
 from ctrlgrad.memory.profile.recorder import Statistics
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.sizes import Budget
@@ -34,7 +34,7 @@ def run(length: int, room: int, staying: int) -> Statistics:
     inner.finish()
     driver.settle()
     manager.close()
-    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+    check_actions(recording, manager)
     return manager.stats
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from instruments.sessions import actions_of
 from instruments.simulated import SimulatedDevice
 
 from ctrlgrad.memory.devices.device import Device
@@ -34,11 +35,11 @@ class Run:
         self.manager.close()
         if kind is None:
             check(self.actions, [account.limit for account in self.manager.accounts])
-            assert not any(self.manager.stats.used_bytes.values())
+            assert not any(account.used for account in self.manager.accounts)
 
     @property
     def actions(self) -> list[Any]:
-        return self.recording.actions_of(self.manager.number)
+        return actions_of(self.recording, self.manager)
 
     def moves(self) -> list[tuple[str, int]]:
         """Copies and evictions from the device, by block from 1, in the host's order."""

@@ -35,6 +35,16 @@ def products(n: int) -> Iterator[Case]:
         yield lambda np, x, y: x @ y, [_normal(4, n // 16), _normal(n // 16, 4)]
 
 
+def beside_products(n: int) -> Iterator[Case]:
+    """Loops with a product of about `n` multiplications, and kernels that threads may share since they are awake."""
+
+    def loop(np: Any, x: Any, y: Any) -> Any:
+        return _fori(np, 3, lambda i, c: np.tanh(c @ y) + 0.1 * np.sum(c * c, axis=0), x)
+
+    for rows, k in ((n // 128**2, 128), (n // 128**2 + 1, 128), (16, round((n / 16) ** 0.5)), (45, 128), (47, 128)):
+        yield loop, [_normal(rows, k) / 10, _normal(k, k) / 10]
+
+
 def factors(n: int) -> Iterator[Case]:
     well = _normal(n, n) / max(n, 1) ** 0.5 + 3 * np.eye(n)
     yield lambda np, x, y: np.linalg.solve(x, y), [well, _normal(n, 3)]
@@ -169,7 +179,7 @@ def buffers(n: int) -> Iterator[Case]:
 
 
 PROGRAMS = {made.__name__: made for made in (products, factors, nests, vectors, chains, columns, sorts, stacks)}
-PROGRAMS |= {made.__name__: made for made in (calls, buffers, cumulative, factor_batches, transforms)}
+PROGRAMS |= {made.__name__: made for made in (calls, buffers, cumulative, factor_batches, transforms, beside_products)}
 
 
 def _fori(np_: Any, count: int, fn: Callable[..., Any], carry: Any) -> Any:

@@ -255,3 +255,16 @@ def test_sizes_beside_the_work_of_a_thread(threads: str, dtype: str, monkeypatch
                 np.testing.assert_allclose(half / scale, np.fft.rfft(x) / scale, atol=tolerance)
                 np.testing.assert_allclose(whole / scale, np.fft.fft(x) / scale, atol=tolerance)
                 np.testing.assert_allclose(back, x, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("columns", [3, 4, 5, 7])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+def test_part_of_a_small_real_array(rows: int, columns: int, dtype: str) -> None:
+    """Complex numbers with imaginary part 0 in registers, of which a part is transformed.
+
+    LLVM 22 aborted on them for processors with AVX-512, at 3 rows of 4 float32.
+    """
+    x = np.arange(1.0, 1 + rows * columns, dtype=dtype).reshape(rows, columns)
+    found = cg.function(lambda x: cnp.fft.fft(x, n=3), engine="native")(x)
+    np.testing.assert_allclose(found, np.fft.fft(x, n=3), rtol=1e-5 if dtype == "float32" else 1e-12, atol=1e-5)

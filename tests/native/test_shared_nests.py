@@ -360,6 +360,22 @@ def test_sleeping_threads_are_woken_as_work_grows(asleep: int) -> None:
     assert threads.woken(1000 * share, 3, asleep) == min(2, asleep)
 
 
+@pytest.mark.parametrize(
+    ("rows", "side", "is_shared"),
+    [(128, 60, False), (32, 128, False), (44, 128, False), (48, 128, True), (30, 256, True)],
+)
+def test_a_kernel_beside_a_product_is_shared_from_a_quarter_of_the_work(rows: int, side: int, is_shared: bool) -> None:
+    """Threads that share the product of a loop are awake for its kernels. The first case has too small a product, the
+    next two too small a kernel."""
+
+    def loop(x, w):
+        return cg.fori_loop(0, 3, lambda i, x: cnp.tanh(x @ w), x)
+
+    x, w = np.ones((rows, side), "float32"), np.ones((side, side), "float32")
+    assert ("@cg_parallel" in text_of(loop, x, w)) == is_shared
+    assert "@cg_parallel" not in text_of(lambda x, w: cnp.tanh(x @ w), x, w)
+
+
 def test_much_work_has_more_parts_than_threads() -> None:
     per_part = threads.WORK_OF_A_PART
     assert [threads.parts_of(k * per_part) for k in (4, 63, 64, 255, 256, 10000)] == [4, 32, 64, 128, 256, 256]

@@ -225,6 +225,7 @@ TABLE = {
         "LEAST_ELEMENTS": "products",
     },
     "ctrlgrad/plan/sharing.py": {
+        "threads.WORK_TO_SHARE": "beside_products",
         "LANES": "transforms",
         "MOST_RESULTS RESULT_BYTES": "nests",
     },

@@ -102,6 +102,10 @@ class Elements:
             return
         kind, order = memory_type_of(dtype, width), _lanes(k // 2 + k % 2 * width for k in range(2 * width))
         both = self.w.op(f"shufflevector {kind} {values[0]}, {kind} {values[1]}, {order}")
+        # LLVM takes pairs with a zero for integers of twice the size. Where the array then lies in registers of 512
+        # bits and the next reader takes a part of it, LLVM 22 cannot select an instruction, and aborts. A frozen value
+        # hides the zeros from it.
+        both = self.w.op(f"freeze {memory_type_of(dtype, 2 * width)} {both}")
         self._store(base, at, dtype, 2, 0, both, 2 * width, 2 * further, _of_pairs(self.w, first, width))
 
     def _store(
