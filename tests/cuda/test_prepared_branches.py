@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.engine import explain_on
-from ctrlgrad.engines.cuda.prepared import binding, graphs, runner
+from ctrlgrad.engines.cuda.prepared import graphs, runner
 from ctrlgrad.engines.cuda.prepared.binding import StackRows
 from ctrlgrad.engines.cuda.prepared.model import CarriedRows
 from ctrlgrad.engines.cuda.prepared.placement import Sharing
@@ -203,8 +204,6 @@ def test_a_graph_that_is_not_launched_is_run_from_the_list(monkeypatch: pytest.M
 def test_python_calls_do_not_grow_with_the_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward, though only the card knows how many rows each iteration pushes."""
     monkeypatch.setattr(stacks, "LEAST_ROWS", 256)
-    # A run's own memory has room for all rows, as blocks have.
-    monkeypatch.setattr(binding, "OWN_BYTES", 1 << 15)
     calls, counted = [], []
     for steps in (40, 80, 200):
 
@@ -256,7 +255,7 @@ def test_a_stack_that_is_empty_is_not_popped() -> None:
     """Rows that a side has popped where there were none are an error as with all engines."""
     library = StandIn()
     for stack in (DeviceStack(library, X.dtype), list[Any]()):
-        rows = StackRows(Context(library), 0, CarriedRows(False, None, (1, 1), X.shape, X.dtype))
+        rows = StackRows(Context(library), 0, CarriedRows(False, 1, (1, 1), X.shape, X.dtype))
         carry: list[Any] = [stack]
         assert rows.there(carry) == 1
         rows.lent(carry, 0)
@@ -323,8 +322,12 @@ def sides_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    usable = CarriedRows.usable
-    monkeypatch.setattr(CarriedRows, "usable", lambda self, capacity: usable(self, capacity) + 99)
+    check = Launches.check
+
+    def checked(self: Launches, stacks: dict[int, CarriedRows], *asked: Any) -> None:
+        check(self, {position: replace(its, total=-99) for position, its in stacks.items()}, *asked)
+
+    monkeypatch.setattr(Launches, "check", checked)
 
 
 def updated_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -238,8 +237,7 @@ def predicate_of_the_iteration_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def word_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list goes on, whatever the card says."""
-    is_known = property(lambda self: sys._getframe(1).f_code.co_name != "_launch")
-    monkeypatch.setattr(PreparedBody, "is_known", is_known)
+    monkeypatch.setattr(PreparedBody, "is_known", property(lambda self: True))
 
 
 MISTAKES = [end_is_not_asked, predicate_of_the_iteration_before, word_is_not_read]

@@ -339,9 +339,9 @@ def threads(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 SCENARIOS: dict[str, tuple[Scenario, ...]] = {
     "chunks": (events,),
-    "context": (in_flight,),
     "cupy_library": (callers, lent, reads, stops),
     "engine": (copy_that_fails,),
+    "program": (in_flight,),
     "cuda": (events, held, closing, threads, loop, copies, waiting),
     "copies": (copies,),
     "arena": (events, closing, loop),

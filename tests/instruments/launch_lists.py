@@ -210,8 +210,10 @@ class _Replay:
         """Rows of the iteration: those that the host knows, and that the card has counted."""
         counter = Register("counter", count(position))
         counted = self.counter(counter.number) - before if counter in self.body.words else None
-        if its.total is None:
+        if isinstance(its.total, int | None):
             assert counted is not None
+            if its.total is not None and counted > its.total:
+                raise PlanError(f"{counted} rows of stack {position}, which are {its.total} at most")
             return counted
         known = its.total.value(self.integers) + its.total.step * self.iteration
         if counted not in (None, known):

@@ -244,26 +244,37 @@ class StackRows:
     def there(self, carry: Values, is_needed: bool = True) -> int:
         """Number of contiguous rows that a run may push or pop. If one is needed at once, a block may be added."""
         its, stack = self.its, self._own(carry)
-        if self._pops_unknown:
-            return (
-                its.at_least if not len(stack) or not isinstance(stack, DeviceStack) or stack.top_rows(its.shape) else 0
-            )
         if not isinstance(stack, DeviceStack):
-            return self._numbers if its.pushes else min(len(stack), MOST_NUMBERS)
-        if not its.pushes:
+            if its.is_known:
+                return MOST_NUMBERS if its.pushes else min(len(stack), MOST_NUMBERS)
+            return self._numbers(stack)
+        if self._pops_endless:
+            return its.at_least if not len(stack) or stack.top_rows(its.shape) else 0
+        if its.is_known:
+            if its.pushes:
+                return stack.free_rows(its.shape) if is_needed else stack.open_rows(its.shape)
             return stack.top_rows(its.shape)
-        if its.is_known and is_needed:
-            return stack.free_rows(its.shape)
-        return self._plenty if self._is_aside(stack) else stack.open_rows(its.shape)
+        if self._is_aside(stack):
+            return self._rows_aside
+        return stack.open_rows(its.shape) if its.pushes else stack.top_rows(its.shape)
 
-    @property
-    def _numbers(self) -> int:
-        """Number of scalars that may be pushed."""
-        return MOST_NUMBERS if self.its.is_known else max(OWN_NUMBERS, 2 * self.most)
+    def _numbers(self, stack: list[Any]) -> int:
+        """Number of scalars that may be pushed or popped, where only the card knows how many are. Off an empty stack
+        it is an iteration's number: such an iteration pops none."""
+        if self.its.pushes:
+            return max(OWN_NUMBERS, 2 * self.most)
+        return min(len(stack), OWN_NUMBERS) if stack else self.most
 
     def _is_aside(self, stack: DeviceStack) -> bool:
-        """Return true if rows that an iteration may push lie in memory of the run's own: beyond the open block."""
-        return not self.its.is_known and stack.open_rows(self.its.shape) < self.most
+        """Return true if an iteration's rows lie in memory of the run's own. That holds for rows that it may push
+        beyond the open block, and for an empty stack, off which no iteration pops."""
+        if self.its.is_known:
+            return False
+        return stack.open_rows(self.its.shape) < self.most if self.its.pushes else not len(stack)
+
+    @property
+    def _rows_aside(self) -> int:
+        return self._plenty if self.its.is_endless else self.most
 
     @property
     def _plenty(self) -> int:
@@ -276,21 +287,22 @@ class StackRows:
         Raises `MemoryError`.
         """
         its, stack, self._aside = self.its, carry[self.position], None
-        if self._pops_unknown:
+        if self._pops_endless:
             return self._taken(stack)
         if isinstance(stack, DeviceStack):
             if self._is_aside(stack):
-                return self._empty(self._plenty)
+                return self._empty(self._rows_aside)
             if its.is_known and not needed:
                 return RowMemory(0, 0)
             array, count = stack.top()
             capacity = stack.open_rows(its.shape) if its.pushes else count
             return self._memory(array, count, capacity)
         if its.pushes:
-            return self._empty(max(needed, 1) if its.is_known else self._numbers)
-        numbers = np.array(stack[len(stack) - needed :] or [0], its.dtype)
+            return self._empty(max(needed, 1) if its.is_known else self._numbers(stack))
+        count = needed if its.is_known else self._numbers(stack)
+        numbers = np.array(stack[max(len(stack) - count, 0) :] or [0] * max(count, 1), its.dtype)
         self._aside = self.context.on_device(numbers)
-        return self._memory(self._aside, needed, needed)
+        return self._memory(self._aside, count, count)
 
     def more(self, rows: int) -> RowMemory:
         """Memory for the rows of a run that has pushed so many. Raises `MemoryError`."""
@@ -299,8 +311,8 @@ class StackRows:
     # Popped as often as only the card knows.
 
     @property
-    def _pops_unknown(self) -> bool:
-        return not (self.its.is_known or self.its.pushes)
+    def _pops_endless(self) -> bool:
+        return self.its.is_endless and not self.its.pushes
 
     def _taken(self, stack: Stack) -> RowMemory:
         """Memory of the rows on top: in the block, or aside."""
@@ -329,7 +341,7 @@ class StackRows:
 
     def _empty(self, rows: int) -> RowMemory:
         self._aside = self.context.library.empty((rows, *self.its.shape), self.its.dtype)
-        return self._memory(self._aside, 0, rows)
+        return self._memory(self._aside, 0 if self.its.pushes else rows, rows)
 
     def _memory(self, array: Any, count: int, capacity: int) -> RowMemory:
         address = self.context.library.address(array) + count * self.its.row_bytes

@@ -84,7 +84,9 @@ from ctrlgrad.engines.cuda.prepared.reading import (
     Reading,
     StackValue,
     TableValue,
+    Total,
     Unusable,
+    at_most,
     body_inputs,
     sources_of,
 )
@@ -110,7 +112,11 @@ def branches(reading: Reading, step: NodeStep, programs: Sequence[Program]) -> t
     joined = tuple(_joined_sides(reading, sides, values, stacks) for values in results)
     for side in sides:
         _count(side, stacks)
-        reading.leave(side.reading)
+    for position in {position for side in sides for position in side.reading.totals}:
+        totals = [side.reading.totals.get(position, Affine(0)) for side in sides]
+        bounds = [at_most(rows) for rows in totals]
+        most = None if None in bounds else max(rows for rows in bounds if rows is not None)
+        reading.add_total(position, totals[0] if totals.count(totals[0]) == len(totals) else most)
     reading.launches.items.append(Branching(chosen, tuple(tuple(side.items) for side in sides)))
     return joined
 
@@ -204,7 +210,8 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int, is_asked:
         carried = given[len(given) - len(program.outputs) :]
         _leave(reading, 0, carried)
         carries = _carries(reading, carried)
-        found = Rates(listing.numbers, listing.counted, listing.lengths)
+        endless = frozenset(n for n, its in enumerate(carries) if isinstance(its, CarriedRows) and its.is_endless)
+        found = Rates(listing.numbers, listing.counted, endless, listing.lengths)
         if found == rates:
             break
         # Addresses go by what an iteration has turned out to add.
@@ -370,8 +377,12 @@ def _carried_rows(reading: Reading, position: int, rows: Affine, is_on_host: boo
     """A stack with so many more rows, but for those that are counted."""
     listing = reading.listing
     pushes = listing.pushes(position)
+    exact: Total = rows.times(1 if pushes else -1)
     passes = listing.passes.get(position) or {abs(rows.constant)}
-    exact = None if position in listing.rates.counted else rows.times(1 if pushes else -1)
+    if position in listing.rates.counted:
+        exact = reading.totals.get(position, Affine(0))
+        if isinstance(exact, Affine) and any(counter for counter, _ in exact.steps):
+            exact = None
     return CarriedRows(pushes, exact, (min(passes), max(passes)), *listing.row_types[position], is_on_host)
 
 
@@ -494,7 +505,8 @@ class _Listed:
                 self._go_on()
         self.launches.items.append(Repeating(self.goes_on, tuple(items), self.since, self._listed_trips()))
         self._limit(bounds)
-        self.reading.leave(inside)
+        for position, rows in inside.totals.items():
+            self.reading.add_total(position, self._times(rows))
         return tuple(map(self._result, range(len(self.loop.parts.carries))))
 
     def _listed_trips(self) -> Affine | View | None:
@@ -600,6 +612,18 @@ class _Listed:
                 bounds.append((begin.plus(self.trips.plus(Affine(1), -1), step), size))
         if self.trips is not None and self.trips.is_moving and not self.is_on_card:
             bounds.append((self.trips, ENDLESS))
+
+    def _times(self, rows: Total) -> Total:
+        """The rows of all iterations together."""
+        if self.trips is None or rows is None:
+            return None
+        if isinstance(rows, Affine) and not rows.is_moving and not self.is_on_card:
+            return self.trips.times(rows.constant)
+        if self.trips.is_moving:
+            return None
+        if isinstance(rows, int):
+            return rows * self.trips.constant
+        return None if dict(rows.steps).get(self.since) else rows.times(self.trips.constant)
 
 
 def _captured(reading: Reading, value: object) -> object:

@@ -333,13 +333,14 @@ class CarriedRows:
     """A stack that an iteration pushes rows on, or pops rows off.
 
     Attributes:
-        total: rows of an iteration, where the host knows them in each; None where the card counts them.
+        total: rows of an iteration, where the host knows them in each; a number where it knows how many they are at
+            most; None where they have no known bound: the data decides about pushes, or only the card counts pops.
         passes: fewest and most rows of a pass, of the passes with rows.
         is_on_host: true of a stack of numbers there, which a run has rows on the card for.
     """
 
     pushes: bool
-    total: Affine | None
+    total: Affine | int | None
     passes: tuple[int, int]
     shape: Shape
     dtype: np.dtype
@@ -348,7 +349,12 @@ class CarriedRows:
     @property
     def is_known(self) -> bool:
         """Return true if the host knows the number of rows of each iteration."""
-        return self.total is not None
+        return isinstance(self.total, Affine)
+
+    @property
+    def is_endless(self) -> bool:
+        """Return true if the rows of an iteration have no known bound."""
+        return self.total is None
 
     @property
     def least(self) -> int:
@@ -357,18 +363,18 @@ class CarriedRows:
 
     @property
     def at_least(self) -> int:
-        """Rows that must fit in memory before an iteration: those of the largest pass."""
-        return self.passes[1]
+        """Rows that must fit in memory before an iteration: the known maximum, or else those of the largest pass."""
+        return self.total if isinstance(self.total, int) else self.passes[1]
 
     def needed(self, iterations: int, integers: Mapping[int, int]) -> np.ndarray:
         """Rows of each of the next iterations, where the host knows them."""
-        assert self.total is not None
+        assert isinstance(self.total, Affine)
         return self.total.value(integers) + self.total.step * np.arange(iterations)
 
     def usable(self, capacity: int) -> int:
         """Number of rows that may be pushed, or popped, within `capacity` rows of memory: no pass begins behind the
         last slot."""
-        return capacity - self.at_least + self.least
+        return capacity - self.at_least + self.least if self.is_endless else capacity
 
     @property
     def row_bytes(self) -> int:
@@ -441,9 +447,10 @@ class PreparedBody:
 
     @property
     def endless(self) -> dict[int, CarriedRows]:
-        """The stacks whose rows only the card counts, by their positions."""
+        """The stacks on which as many rows are pushed as the data says, or off which as many are popped, by their
+        positions."""
         found = enumerate(self.carries)
-        return {position: its for position, its in found if isinstance(its, CarriedRows) and not its.is_known}
+        return {position: its for position, its in found if isinstance(its, CarriedRows) and its.is_endless}
 
     @property
     def products(self) -> int:
@@ -453,7 +460,7 @@ class PreparedBody:
     def is_known(self) -> bool:
         """Return true if the host knows the number of iterations of a run: neither data nor the card's row counts end
         it."""
-        return not (self.is_asked or self.endless)
+        return not self.is_asked and all(its.is_known for its in self.carries if isinstance(its, CarriedRows))
 
     @property
     def loop(self) -> Repeating:

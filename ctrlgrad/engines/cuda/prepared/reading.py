@@ -10,7 +10,7 @@ that is never looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -267,15 +267,15 @@ class Launches:
             found[short] = f"np_select({' | '.join(ends)}, int64(1), {numbers.read(short)})"
         numbers.write(found)
 
-    def move(self, rows: Mapping[int, int]) -> None:
+    def move(self, rows: Mapping[int, int], endless: Collection[int]) -> None:
         """So many rows have been pushed on stacks, or popped off them (below 0), by their positions."""
         numbers, found = Numbers(self), dict[Register | View, str]()
         for position, moved in rows.items():
-            for counter in (count(position), slot(position)):
+            for counter in (count(position), *[slot(position)] * (position in endless)):
                 its = Register("counter", counter)
                 found[its] = after = f"({numbers.read(its)} + int64({abs(moved)}))"
             # Of those that are popped it is seen when the next pass begins.
-            if moved > 0:
+            if position in endless and moved > 0:
                 end = numbers.read(Register("last_slot", position))
                 found[its] = f"np_select({after} < {end}, {after}, {end})"
         numbers.write(found)
@@ -291,15 +291,16 @@ class Launches:
         after = f"{numbers.read(counter)} + int64(1)"
         found: dict[Register | View, str] = {counter: after}
         conditions = [f"({after} < {numbers.read(Register('limit'))})"]
-        for position in stacks:
-            # As many as any iteration so far.
-            rows, before = numbers.read(Register("counter", count(position))), Register("before", position)
-            pushed, largest = f"({rows} - {numbers.read(before)})", Register("most", position)
-            most = numbers.read(largest)
-            found[largest] = most = f"np_select({most} < {pushed}, {pushed}, {most})"
-            found[before] = rows
+        for position, its in stacks.items():
+            rows, most = numbers.read(Register("counter", count(position))), f"int64({its.total})"
+            if its.is_endless:
+                # As many as any iteration so far.
+                before, largest = Register("before", position), Register("most", position)
+                pushed, most = f"({rows} - {numbers.read(before)})", numbers.read(largest)
+                most = f"np_select({most} < {pushed}, {pushed}, {most})"
+                found |= {largest: most, before: rows}
             conditions.append(f"({rows} + {most} <= {numbers.read(Register('capacity', position))})")
-        if not all(its.pushes for its in stacks.values()):
+        if any(its.is_endless and not its.pushes for its in stacks.values()):
             conditions.append(f"({numbers.read(Register('short'))} == int64(0))")
         if asked is not None:
             conditions.append(numbers.read(asked))
@@ -338,21 +339,24 @@ class Rates:
             the loop began and the carry's position.
         counted: carried stacks whose rows lie by a counter, since iterations or passes differ in them: 1 where rows are
             pushed, -1 where they are popped.
+        endless: those of them with rows that have no known bound.
         lengths: final number of rows of each new local stack.
     """
 
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     counted: dict[int, int] = field(default_factory=dict)
+    endless: frozenset[int] = frozenset()
     lengths: dict[int, int] = field(default_factory=dict)
 
     def length(self, position: int) -> Affine:
         """Rows of a carried stack that a counter counts."""
-        return Affine(0, (), ((slot(position), self.counted[position]),)) if position in self.counted else Affine(0)
+        counter = slot(position) if position in self.endless else count(position)
+        return Affine(0, (), ((counter, self.counted[position]),)) if position in self.counted else Affine(0)
 
     @property
     def may_be_short(self) -> bool:
         """Return true if only the card knows how many rows are popped: a run may have fewer."""
-        return any(direction < 0 for direction in self.counted.values())
+        return any(self.counted[position] < 0 for position in self.endless)
 
 
 class Listing:
@@ -445,6 +449,15 @@ class Unusable:
 
 
 Input = View | Fixed | Affine | StackValue | TableValue | Unusable
+# Rows of a pass: so many, at most so many, or without a known bound.
+Total = Affine | int | None
+
+
+def at_most(rows: Total) -> int | None:
+    """Upper bound of the rows of a pass; None where it has none."""
+    if isinstance(rows, Affine):
+        return None if rows.is_moving else rows.constant
+    return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -518,9 +531,8 @@ class Reading(Values):
         self.program, self.listing, self.outside = program, listing, outside
         super().__init__(dict(enumerate(values)), listing.launches)
         self.bounds = listing.bounds
-        # The most rows of a pass on each stack whose rows are counted: of one of the regions inside, and behind it of
-        # this one with those.
-        self.moved: dict[int, int] = {}
+        # Rows of a pass on each stack whose rows are counted, those of regions inside among them.
+        self.totals: dict[int, Total] = {}
         self._numbers: dict[Computed, View] = {} if outside is None else dict(outside._numbers)
         self.values.update((slot, _constant(Given(slot, region), x)) for slot, x in program.constants.items())
         # The step that is read now, and where each slot is read last.
@@ -535,28 +547,37 @@ class Reading(Values):
         self.listing.programs.append(program)
         return Reading(program, values, self.listing, len(self.listing.programs) - 1, self)
 
-    def leave(self, inside: Reading) -> None:
-        """A region inside has been gone through."""
-        for position, most in inside.moved.items():
-            self.moved[position] = max(most, self.moved.get(position, 0))
+    def add_total(self, position: int, rows: Total) -> None:
+        """A pass has so many more rows on a stack."""
+        before = self.totals.get(position, Affine(0))
+        if isinstance(rows, Affine) and isinstance(before, Affine):
+            self.totals[position] = before.plus(rows)
+        else:
+            bounds = at_most(before), at_most(rows)
+            self.totals[position] = None if None in bounds else sum(x for x in bounds if x is not None)
 
     def passed(self, stacks: Iterable[tuple[StackValue, StackValue]]) -> None:
         """Behind a pass, have the rows counted that it has added to stacks, which were so before it and behind it."""
         listing, launches, changes = self.listing, self.launches, dict[int, Affine]()
+        # Rows of the region around it, in the same pass, before its own.
+        around: dict[int, int] = {}
         for before, after in stacks:
             if after.position != before.position:
                 raise CannotPrepare("stacks change places")
             changes[before.position] = after.length.plus(before.length, -1)
+            around[before.position] = abs(before.length.constant)
         rows = {n: x.constant for n, x in changes.items() if n in listing.rates.counted and x != Affine(0)}
-        popped = [position for position in rows if rows[position] < 0]
+        endless = listing.rates.endless
+        popped = [position for position in rows if rows[position] < 0 and position in endless]
+        if any(position in self.totals for position in popped):
+            raise CannotPrepare("a stack is popped off by a loop inside, and outside of it")
         with launches.listing([]) as first:
             launches.enter(popped)
         launches.items[:0] = first
-        launches.move(rows)
+        launches.move(rows, endless)
         for position, moved in rows.items():
-            # A pass inside begins behind rows of this one, and rows of this one lie behind those of that.
-            self.moved[position] = abs(moved) + self.moved.get(position, 0)
-            listing.passes.setdefault(position, set()).update((abs(moved), self.moved[position]))
+            listing.passes.setdefault(position, set()).update((abs(moved), around[position] + abs(moved)))
+            self.add_total(position, Affine(abs(moved)))
 
     @property
     def results(self) -> list[Any]:
