@@ -90,6 +90,10 @@ class ShapeError(CtrlgradError, ValueError):
     is_in_program = True
 
 
+class UnknownSizeError(ShapeError):
+    """A function needs a size when it is traced that only a run knows."""
+
+
 class TracingError(CtrlgradError, TypeError):
     """A traced tensor was used where Python needs a concrete value.
 

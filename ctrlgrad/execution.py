@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from ctrlgrad.engines.block_kernels import (
     lists_of,
     row_pushes_of,
     rows_in_blocks,
+    turns_of_rows,
 )
 from ctrlgrad.engines.device_array import lies_on_card
 from ctrlgrad.engines.exact_errors import error_of, exact_errors, first_forward, with_point
@@ -29,8 +31,11 @@ from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Run, interpret
 from ctrlgrad.engines.reference.interpreter import compile_graph
 from ctrlgrad.engines.report import Report
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError, UserInputError
-from ctrlgrad.ir import Graph, StackType, attributes, walk
+from ctrlgrad.ir import Graph, StackType, Trait, attributes, walk
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.memory.session import current
+from ctrlgrad.memory.turns import in_turns
+from ctrlgrad.runtime.stack import CPU
 
 
 def run_on(
@@ -130,7 +135,33 @@ def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | N
 
 
 def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
-    """Run the reference engine's kernels; in a session they count bytes and keep saved values in blocks."""
+    """Run the reference engine's kernels; in a session they count bytes and keep saved values in blocks.
+
+    A call that is refused beside another thread's begins anew alone, as on the native engine.
+    """
+    session = current()
+    all_turns = turns_of_rows(arguments)
+    if session is not None and any(node.regions for node in graph.nodes):
+        all_turns.add(session.manager(CPU).turns)
+    if not all_turns or _runs_once(graph):
+        return _interpret_now(graph, arguments, run)
+    again = replace(run, iterations=[])
+    return in_turns(
+        all_turns, lambda: _interpret_now(graph, arguments, run), lambda: _interpret(graph, arguments, again)
+    )
+
+
+_RUNS_ONCE: Cache[None, bool] = Cache(1)
+
+
+def _runs_once(graph: Graph) -> bool:
+    """True if a graph calls the user's Python, which may wait for another thread, or has effects."""
+    return _RUNS_ONCE.get(
+        graph, None, lambda: any(attributes.Hook.find(n) or Trait.EFFECT in n.op.traits for n in walk(graph))
+    )
+
+
+def _interpret_now(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
     if current() is None:
         return interpret(graph, lists_of(arguments), run, REFERENCE)
     if run.is_watched:
@@ -141,6 +172,19 @@ def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
         found = interpret(graph, given, run, IN_BLOCKS)
         # A single op leaves no blocks: a TensorArray outside of a trace would have one for each row.
         return handed_out(found) if any(node.regions for node in graph.nodes) else as_lists(found)
+
+
+def rows_of(stack: Any) -> list[Any]:
+    """The rows of a stack as a list, read in turns under the budgets that they lie in."""
+    if isinstance(stack, list):
+        return stack
+
+    def read() -> list[Any]:
+        # A copy: another thread may read the stack itself.
+        rows: list[Any] = stack.copy().rows()
+        return rows
+
+    return in_turns(turns_of_rows([stack]), read, read)
 
 
 def kernel_of(graph: Graph) -> Callable[[list[Any]], Sequence[Any]]:

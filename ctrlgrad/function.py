@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from ctrlgrad.autograph import convert
 from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines import Report, current_without
 from ctrlgrad.engines.device_array import Apply, DeviceArray, lies_on_card, type_on_card
-from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.errors import TracingError, TypeMismatchError, UnknownSizeError
 from ctrlgrad.execution import after_failure, expect, explain_on, program_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import Array, EagerStack, Float0, as_array, is_weak, type_of
@@ -41,6 +42,7 @@ from ctrlgrad.signature import (
     simplified,
     static,
 )
+from ctrlgrad.source import here
 
 # Conversion of the results of a run into arrays for the caller.
 
@@ -379,41 +381,47 @@ class Function:
         self, known: Signature, place: int, types: list[Type], leaves: list[Any], treedef: tree.TreeDef
     ) -> Concrete:
         """Trace in place of a former trace, for its types; or for these, if the function now needs their sizes."""
-        former = known.variants[place].types
-        is_exact = list(former) == types
-        concrete = None if is_exact else self._tried(former, leaves, treedef)
-        if concrete is None:
-            concrete = self._trace(types, leaves, treedef)
-            known.exact_only = known.exact_only or not is_exact
-        known.variants[place] = concrete
-        return concrete
+        known.variants[place] = self._trace_for(known, known.variants[place].types, types, leaves, treedef)
+        return known.variants[place]
 
     def _trace_new(self, known: Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         """Trace for these types. Sizes that differ from a former call's become unknown."""
+        wide: Sequence[Type] = types
         if known.variants and not known.exact_only:
             merged = [join(a, b) for a, b in zip(known.variants[-1].types, types, strict=True)]
-            if all(t is not None for t in merged):
-                concrete = self._tried([t for t in merged if t is not None], leaves, treedef)
-                if concrete is not None:
-                    known.variants.append(concrete)
-                    return concrete
-                # The function uses its sizes as Python numbers, or the arguments are wrong: this trace tells which.
-                concrete = self._trace(types, leaves, treedef)
-                known.exact_only = True
-                known.variants.append(concrete)
-                return concrete
-        concrete = self._trace(types, leaves, treedef)
-        known.variants.append(concrete)
-        return concrete
+            wide = types if None in merged else [t for t in merged if t is not None]
+        known.variants.append(self._trace_for(known, wide, types, leaves, treedef))
+        return known.variants[-1]
 
-    def _tried(self, types: Sequence[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete | None:
-        """Trace for these types, some of whose sizes may be unknown; None where the function raises an error."""
-        try:
-            with trace.trying_unknown_sizes():
-                return self._trace(types, leaves, treedef)
-        except Exception:
-            # Python and other libraries replace the error of a tensor that has no number by one of their own.
-            return None
+    def _trace_for(
+        self, known: Signature, wide: Sequence[Type], types: list[Type], leaves: list[Any], treedef: tree.TreeDef
+    ) -> Concrete:
+        """Trace for wide types, some of whose sizes may be unknown; for these types where that fails.
+
+        A function that asks for the number of an unknown size is traced for exact sizes from now on. Any other error
+        is the user's, who gets the one of the exact sizes, or it comes from unknown sizes alone: then this call works,
+        with a warning, and the next size is tried as unknown again.
+        """
+        if list(wide) == types:
+            return self._trace(types, leaves, treedef)
+        with trace.trying_unknown_sizes() as trial:
+            try:
+                return self._trace(wide, leaves, treedef)
+            except Exception as error:
+                needs_numbers = trial.needs_numbers or isinstance(error, (TracingError, UnknownSizeError))
+                failure = f"{type(error).__name__}: {error}"
+        concrete = self._trace(types, leaves, treedef)
+        if needs_numbers:
+            known.exact_only = True
+        else:
+            place = here()
+            warnings.warn(
+                f"{self.name}: traced for the sizes of this call alone{f', at: {place}' if place else ''}\n"
+                f"for unknown sizes it raised: {failure}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return concrete
 
     def _trace(self, types: Sequence[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         self.traces += 1
@@ -531,7 +539,9 @@ def function(
     With engine="cuda" results stay on the card, as `DeviceArray`s; `numpy.asarray` copies them.
 
     Two calls whose arrays differ in sizes alone share a graph: at the second call the sizes that differ become
-    unknown and the function is traced once more.
+    unknown and the function is traced once more. A function that asks for the number of such a size (`range(n)`, an
+    f-string) is traced once for each size. Where it raises any other error for unknown sizes alone, the call works, and
+    a `RuntimeWarning` has the error's text.
 
     >>> @cg.function
     ... def norm(x):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from ctrlgrad.errors import MemoryBudgetError, forget_values
@@ -78,3 +79,13 @@ class Turns:
     def _notify(self) -> None:
         with self._lock:
             self._changed.notify_all()
+
+
+def in_turns(all_turns: Iterable[Turns], call: Callable[[], T], again: Callable[[], T]) -> T:
+    """Run a call in its turn under several budgets: `again`, which asks for the same turns, where it is refused.
+
+    Every thread asks for them in one order, so that no two wait for each other.
+    """
+    for turns in sorted(all_turns, key=id):
+        call = partial(turns.run, call, again)
+    return call()

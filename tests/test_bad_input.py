@@ -14,6 +14,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.errors import (
+    CtrlgradError,
     DifferentiationError,
     ShapeError,
     TracingError,
@@ -352,3 +353,58 @@ def test_the_advice_for_indexing_a_numpy_array_works() -> None:
     run = Run()
     run_graph(cg.function(cg.grad(f)).graph(2.0), [np.float64(2.0)], run)
     assert run.counters.copied_bytes == 0
+
+
+X, IMAGE, KERNEL = np.linspace(0.1, 1.0, 6), np.ones((1, 1, 4, 4)), np.ones((1, 1, 2, 2))
+HEADS = np.ones((1, 3, 2, 4))
+# Calls with a number of something, and the least one that means anything.
+WITH_A_NUMBER: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "map": (lambda n: cg.map(np.sin, X, batch_size=n), 1),
+    "while_loop: maximum": (lambda n: cg.while_loop(lambda c: c < 0, lambda c: c, 0, maximum_iterations=n), 0),
+    "while_loop: parallel": (lambda n: cg.while_loop(lambda c: c < 0, lambda c: c, 0, parallel_iterations=n), 1),
+    "scan: length": (lambda n: cg.scan(lambda c, _: (c, c), 0.0, None, length=n), 0),
+    "scan: unroll": (lambda n: cg.scan(lambda c, r: (c, r), 0.0, X, unroll=n), 0),
+    "lax.sort": (lambda n: cg.lax.sort((X, X), num_keys=n), 1),
+    "lax.top_k": (lambda n: cg.lax.top_k(X, n), 0),
+    "lax.iota": (lambda n: cg.lax.iota(np.float32, n), 0),
+    "lax.conv: stride": (lambda n: cg.lax.conv(IMAGE, KERNEL, (n, 1), "VALID"), 1),
+    "lax.conv: stride and padding": (lambda n: cg.lax.conv(IMAGE, KERNEL, (n, 1), "SAME"), 1),
+    "lax.conv: dilation": (lambda n: cg.lax.conv(IMAGE, KERNEL, (1, 1), "VALID", rhs_dilation=(1, n)), 1),
+    "lax.reduce_window": (lambda n: cg.lax.reduce_window(X, 0.0, cg.lax.add, (2,), (n,)), 1),
+    "scipy.linalg.expm": (lambda n: cg.scipy.linalg.expm(np.eye(2), max_squarings=n), 0),
+    "polyder": (lambda n: cnp.polyder(X, n), 0),
+    "polyint": (lambda n: cnp.polyint(X, n), 0),
+    "vander": (lambda n: cnp.vander(X, n), 0),
+    "histogram": (lambda n: cnp.histogram(X, n), 1),
+    "nn.one_hot": (lambda n: cg.nn.one_hot(np.array([0, 1]), n), 0),
+    "nn.attention_cache": (lambda n: cg.nn.attention_cache(1, n, 2, 4), 0),
+    "nn.attention": (lambda n: cg.nn.dot_product_attention(HEADS, HEADS, HEADS, local_window_size=n), 0),
+}
+
+
+@pytest.mark.parametrize("name", WITH_A_NUMBER)
+def test_a_number_of_something_that_is_none(name: str) -> None:
+    """One below the least one is refused, and the least one is not."""
+    call, least = WITH_A_NUMBER[name]
+    call(least)
+    with pytest.raises(CtrlgradError):
+        call(least - 1)
+    if name != "histogram":  # its bins may be edges
+        with pytest.raises(CtrlgradError):
+            call(1.5)
+
+
+def test_a_maximum_number_of_iterations_that_is_a_boolean() -> None:
+    """Once the compiler was given the text `True`."""
+    with pytest.raises(CtrlgradError, match="maximum_iterations is not usable"):
+        cg.while_loop(lambda c: c < 0, lambda c: c, 0, maximum_iterations=True)
+
+
+def test_more_keys_than_operands() -> None:
+    with pytest.raises(CtrlgradError, match="more keys than operands"):
+        cg.lax.sort((X, X), num_keys=3)
+
+
+def test_an_option_that_does_not_exist() -> None:
+    with pytest.raises(CtrlgradError, match=r"no such option(.|\n)*check_nans(.|\n)*strong_zeros"), cg.options(foo=1):
+        pass

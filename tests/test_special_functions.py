@@ -155,3 +155,10 @@ def test_slopes_and_values_at_the_ends_of_domains() -> None:
     np.testing.assert_array_equal(special.poch(np.array([0.0, -1.0, np.inf, 2.0]), 0.0), 1.0)
     # gamma(z) is infinite there: no slope of another z is handed on.
     np.testing.assert_array_equal(cg.grad(lambda m: special.poch(np.array([0.0, -1.0]), m).sum())(0.0), 0.0)
+
+
+@pytest.mark.parametrize("n", [-1, -1.0, 1.5, np.array([-2, 0.5])])
+def test_polygamma_of_an_order_that_is_none_is_not_a_number(n: Any) -> None:
+    """Once it was 0 at 1.5, halfway between two signs."""
+    assert np.isnan(cg.scipy.special.polygamma(n, 0.5)).all()
+    assert not np.isnan(cg.scipy.special.polygamma(np.array([0, 1, 2]), 0.5)).any()

@@ -36,6 +36,7 @@ from ctrlgrad.ir.flow import in_an_iteration
 from ctrlgrad.memory.manager import MAKE_ROOM, Stay
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import Session, current
+from ctrlgrad.memory.turns import Turns
 from ctrlgrad.records import record
 from ctrlgrad.runtime.chunks import chunk_bytes
 from ctrlgrad.runtime.stack import CPU, BlockStack, copied
@@ -355,6 +356,11 @@ def _handed_out(stack: BlockStack) -> Any:
     stack.tail = stack.tails = None
     stack.stays = [Stay(manager) for manager in managers]
     return stack
+
+
+def turns_of_rows(values: Sequence[Any]) -> set[Turns]:
+    """Turns under the budgets, ended ones too, in whose memory rows of stacks lie, and are read."""
+    return {stay.manager.turns for x in values for stay in getattr(x, "stays", None) or ()}
 
 
 def _pure(table: Pure) -> Pure:

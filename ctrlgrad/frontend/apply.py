@@ -17,7 +17,7 @@ import numpy as np
 
 from ctrlgrad.dtypes import NAMES, as_dtype, converted, dtype_kind, native, result_type
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, TracingError, TypeMismatchError
-from ctrlgrad.execution import kernel_of, run_on
+from ctrlgrad.execution import kernel_of, rows_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import SCALARS, SET_BY, Tensor, instead_of, is_operand, leaked
@@ -245,10 +245,7 @@ class EagerStack:
     @property
     def items(self) -> list[Any]:
         """The rows; from now on they are arrays that no budget counts."""
-        stack = self.stack
-        # A copy: another thread may read the stack itself.
-        found: list[Any] = stack if isinstance(stack, list) else stack.copy().rows()
-        self.stack = found
+        self.stack = found = rows_of(self.stack)
         return found
 
     def __reduce__(self) -> Any:

@@ -11,11 +11,11 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.advice import explains_calls
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.errors import ShapeError, TypeMismatchError, UnknownSizeError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import Unsized, apply, cast, result_dtype, tensor_type, type_of, value_in
 from ctrlgrad.frontend.array.manipulation import concatenate, flip, reshape, stack
-from ctrlgrad.frontend.array.promote import axis_of, dim, ensured, operand, sliced
+from ctrlgrad.frontend.array.promote import axis_of, dim, ensured, operand, sliced, whole_number
 from ctrlgrad.frontend.carry import Carry, settle
 from ctrlgrad.frontend.checks import check_callable, check_leaves, check_predicate, same_structure
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -108,7 +108,7 @@ def _check_options(options: attributes.Loop) -> None:
         "parallel_iterations": (options.parallel_iterations, 1),
     }
     for label, (value, least) in limits.items():
-        if value is not None and (not isinstance(value, int | np.integer) or value < least):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least):
             raise UserInputError(
                 f"while_loop: {label} is not usable",
                 expected=f"an int of {least} or more",
@@ -452,6 +452,8 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     """
     source = here()
     check_callable("map", "f", f, ("x",), source)
+    if batch_size is not None:
+        whole_number("map", "batch_size", batch_size, least=1)
     return in_trace(lambda: _scan("map", lambda carry, x: (carry, f(x)), None, xs, None, False, source))[1]
 
 
@@ -653,7 +655,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     axes = [axis_of("associative_scan", axis, x.ndim) for x in arrays]
     sizes = {dim(x, a) if isinstance(dim(x, a), int) else None for x, a in zip(arrays, axes, strict=True)}
     if len(sizes) > 1 or None in sizes:
-        raise ShapeError(
+        raise UnknownSizeError(
             "associative_scan: the elements have no one known size along the axis",
             source=source,
             expected="arrays of one size, known when the function is traced",

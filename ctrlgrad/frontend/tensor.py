@@ -223,7 +223,7 @@ class Tensor:
 
     def __repr__(self) -> str:
         # An f-string of a whole shape comes here too.
-        if self.weak and trace.is_trial():
+        if self.weak and trace.trial() is not None:
             raise self._concrete(
                 "its text (str(), repr(), an f-string)",
                 "ctrlgrad.debug.print('{x}', x=x) prints the number when the program runs",
@@ -241,6 +241,8 @@ class Tensor:
     def _concrete(self, what: str, hint: str) -> TracingError | LeakedValueError:
         if not self.builder.is_open:
             return leaked(self)
+        if (trial := trace.trial()) is not None:
+            trial.needs_numbers = True
         error = TracingError(
             f"{what} needs a number, and a traced tensor has none until the program runs",
             expected="a concrete value",
@@ -459,7 +461,7 @@ def _operator(name: str, *operands: Any) -> Any:
     """Call the array function behind an operator; Python numbers give Python numbers, which a function does not."""
     if not all(map(is_weak, operands)):
         return FUNCTIONS[name](*operands)
-    if name in _OTHER_FOR_BOOLEANS and trace.is_trial() and all(map(_is_boolean, operands)):
+    if name in _OTHER_FOR_BOOLEANS and trace.trial() is not None and all(map(_is_boolean, operands)):
         # Comparisons of known sizes are Python's booleans, which are integers here; NumPy's are not.
         tensor = next(x for x in operands if isinstance(x, Tensor))
         raise tensor._concrete("arithmetic of Python's booleans", "x.astype(int) makes integers of them")

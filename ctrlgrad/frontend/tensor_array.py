@@ -27,7 +27,8 @@ from ctrlgrad.tree import NAMESPACE
 class TensorArray(Elements):
     """An array of tensors of one dtype and shape, written and read slot by slot in loops and branches.
 
-    Updates return a new array and cost one row: the old one is overwritten where it is not used again.
+    Updates return a new array and cost one row: the old one is overwritten where it is not used again. Outside of a
+    function an update also copies the list of the slots, 8 bytes each, and shares the rows.
 
     Args:
         dtype: of every element.

@@ -18,10 +18,19 @@ from ctrlgrad.source import here
 Captured = dict[int, tuple[np.ndarray, np.ndarray]]
 
 
+class Trial:
+    """A trace in which sizes are unknown as long as the function does not ask for their numbers.
+
+    Python and other libraries replace the error of a tensor that has no number by one of their own, so it is noted.
+    """
+
+    needs_numbers = False
+
+
 class _State(threading.local):
     builder: Builder | None = None
     captured: Captured | None = None
-    is_trial: bool = False
+    trial: Trial | None = None
 
 
 _STATE = _State()
@@ -44,18 +53,18 @@ def capturing() -> Iterator[Captured]:
 
 
 @contextmanager
-def trying_unknown_sizes() -> Iterator[None]:
-    """In this block, an error means that the function is traced for its exact sizes instead."""
-    outer, _STATE.is_trial = _STATE.is_trial, True
+def trying_unknown_sizes() -> Iterator[Trial]:
+    """In this block, a number that is asked for means that the function is traced for its exact sizes instead."""
+    outer, _STATE.trial = _STATE.trial, Trial()
     try:
-        yield
+        yield _STATE.trial
     finally:
-        _STATE.is_trial = outer
+        _STATE.trial = outer
 
 
-def is_trial() -> bool:
-    """Return true where sizes are unknown only as long as the function does not ask for their numbers."""
-    return _STATE.is_trial
+def trial() -> Trial | None:
+    """The innermost trial, or None outside any."""
+    return _STATE.trial
 
 
 class Mapped(Builder):

@@ -127,10 +127,6 @@ def _quiet(value: Any) -> Any:
     return field(metadata={"quiet": value})
 
 
-# Elements that a pass over them may take at each trace: it takes less time than the trace itself.
-MOST_LOOKED_AT = 1 << 20
-
-
 @record(kw_only=True)
 class Constant(Attributes):
     # Its elements lie by rows: engines count their places by the shape alone.
@@ -143,9 +139,9 @@ class Constant(Attributes):
 
     @property
     def is_finite(self) -> bool:
-        """False if an element is seen to be infinite or NaN; more elements than `MOST_LOOKED_AT` are not looked at."""
+        """False if an element is infinite or NaN. A trace copies it, which takes longer than to look."""
         value = self.value
-        if dtype_kind(value.dtype) not in "fc" or value.size > MOST_LOOKED_AT:
+        if dtype_kind(value.dtype) not in "fc":
             return True
         if value.size == 1:
             return cmath.isfinite(value.item())

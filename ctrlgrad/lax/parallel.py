@@ -20,7 +20,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.errors import ShapeError, UnknownSizeError, UserInputError
 from ctrlgrad.frontend.apply import is_weak, require_numbers, value_in
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.rules import Bound, axis_called
@@ -290,7 +290,7 @@ def ppermute(x: Any, axis_name: Hashable, perm: Sequence[tuple[int, int]]) -> An
     bound = _one("ppermute", axis_name)
     size = bound.size
     if not isinstance(size, int):
-        raise UserInputError(
+        raise UnknownSizeError(
             "ppermute: the number of rows is not known",
             expected="a mapped axis of known size",
             got=repr(size),

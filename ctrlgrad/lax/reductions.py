@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.frontend.array.promote import whole_number
 from ctrlgrad.frontend.array.sorting import places_of_largest
 from ctrlgrad.frontend.functions import described, publish
 from ctrlgrad.frontend.loops import associative_scan
@@ -77,6 +79,8 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
     """
     if not isinstance(operand, tuple | list):
         return cnp.sort(operand, axis=dimension)
+    if whole_number("lax.sort", "num_keys", num_keys, least=1) > len(operand):
+        raise UserInputError("lax.sort: more keys than operands", expected=f"1 to {len(operand)}", got=repr(num_keys))
     order = cnp.argsort(operand[num_keys - 1], axis=dimension)
     for key in reversed(operand[: num_keys - 1]):
         order = cnp.take_along_axis(
@@ -102,7 +106,7 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> tuple[Any, Any]:
     (array([3., 2.]), array([1, 2], dtype=int32))
     """
     x = cnp.asarray(operand)
-    order = places_of_largest("lax.top_k", x, int(k), axis)
+    order = places_of_largest("lax.top_k", x, whole_number("lax.top_k", "k", k), axis)
     return cnp.take_along_axis(x, order, axis), order.astype(np.int32)
 
 
@@ -235,7 +239,7 @@ def iota(dtype: Any, size: int) -> Any:
     >>> iota(np.float32, 3)
     array([0., 1., 2.], dtype=float32)
     """
-    return cnp.astype(cnp.arange(size), dtype)
+    return cnp.astype(cnp.arange(whole_number("lax.iota", "the size", size, least=0)), dtype)
 
 
 def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:

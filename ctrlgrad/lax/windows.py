@@ -12,12 +12,19 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.errors import ShapeError, UnknownSizeError, UserInputError
+from ctrlgrad.frontend.array.promote import whole_number
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.lax.elements import ConvDimensionNumbers
 from ctrlgrad.lax.indexing import slice_in_dim
 from ctrlgrad.lax.reductions import pad
 from ctrlgrad.transforms.grad import jvp, vjp
+
+
+def _steps(operation: str, what: str, values: Sequence[Any]) -> tuple[int, ...]:
+    """Strides or dilations: 1 or more."""
+    return tuple(whole_number(operation, what, n, least=1) for n in values)
+
 
 # Number of windows along an axis, whose size may be unknown until run time.
 
@@ -139,7 +146,10 @@ def reduce_window(
     starts = [cnp.asarray(v).astype(x.dtype) for v, x in zip(tree.flatten(init_value)[0], xs, strict=True)]
     rank = xs[0].ndim
     ones = (1,) * rank
-    strides, spread, apart = (tuple(v or ones) for v in (window_strides, base_dilation, window_dilation))
+    strides, spread, apart = (
+        _steps("lax.reduce_window", what, v or ones)
+        for what, v in (("a stride", window_strides), ("a dilation", base_dilation), ("a dilation", window_dilation))
+    )
     if isinstance(padding, str) or hasattr(padding, "name"):
         sizes = [(n - 1) * d + 1 for n, d in zip(xs[0].shape, spread, strict=True)]
         reach = [(k - 1) * d + 1 for k, d in zip(window_dimensions, apart, strict=True)]
@@ -271,7 +281,7 @@ def padtype_to_pads(
         elif isinstance(n, int):
             total = max((-(-n // stride) - 1) * stride + k - n, 0)
         else:
-            raise ShapeError(
+            raise UnknownSizeError(
                 f"lax: how much {name!r} pads depends on a size that only a run knows",
                 expected=f"known sizes, where windows are {stride} apart",
                 got="an axis whose size is not known",
@@ -345,7 +355,10 @@ def conv_general_dilated(
     x, w = cnp.transpose(lhs, numbers.lhs_spec), cnp.transpose(rhs, numbers.rhs_spec)
     axes = x.ndim - 2
     ones = (1,) * axes
-    spread, apart = tuple(lhs_dilation or ones), tuple(rhs_dilation or ones)
+    window_strides, spread, apart = (
+        _steps("lax.conv_general_dilated", what, v or ones)
+        for what, v in (("a stride", window_strides), ("a dilation", lhs_dilation), ("a dilation", rhs_dilation))
+    )
     groups = feature_group_count * batch_group_count
     if x.shape[1] != w.shape[1] * feature_group_count or w.shape[0] % groups or x.shape[0] % batch_group_count:
         raise ShapeError(

@@ -10,6 +10,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.frontend.array.promote import whole_number
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.numpy import log_softmax, logsumexp, relu, sigmoid, softmax, tanh
 from ctrlgrad.options import default_float
@@ -253,7 +254,7 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> A
            [0., 0., 1.]])
     """
     x = cnp.asarray(x)
-    axis = axis % (x.ndim + 1)
+    axis, num_classes = axis % (x.ndim + 1), whole_number("nn.one_hot", "num_classes", num_classes, least=0)
     classes = np.arange(num_classes).reshape([num_classes if a == axis else 1 for a in range(x.ndim + 1)])
     return cnp.astype(cnp.expand_dims(x, axis) == classes, default_float() if dtype is None else dtype)
 

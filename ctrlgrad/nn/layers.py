@@ -13,6 +13,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import random
 from ctrlgrad.dtypes import as_dtype, dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.frontend.array.promote import whole_number
 from ctrlgrad.lax.indexing import dynamic_update_slice_in_dim
 from ctrlgrad.nn import initializers
 from ctrlgrad.nn.functions import standardize
@@ -392,7 +393,8 @@ def dot_product_attention(
     if is_causal:
         looked.append(ahead <= 0)
     if local_window_size is not None:
-        pair = (local_window_size,) * 2 if isinstance(local_window_size, int) else local_window_size
+        sides = local_window_size if isinstance(local_window_size, tuple | list) else (local_window_size,) * 2
+        pair = [whole_number("nn.dot_product_attention", "local_window_size", n, least=0) for n in sides]
         looked.append((ahead >= -pair[0]) & (ahead <= pair[1]))
     if key_value_seq_lengths is not None:
         looked.append(_lengths(key_value_seq_lengths, key.shape[1])[:, None, None])
@@ -410,7 +412,8 @@ def attention_cache(batch: int, length: int, heads: int, features: int, dtype: A
     >>> attention_cache(1, 8, 2, 4)["key"].shape
     (1, 8, 2, 4)
     """
-    shape = (batch, length, heads, features)
+    sizes = {"batch": batch, "length": length, "heads": heads, "features": features}
+    shape = [whole_number("nn.attention_cache", what, n, least=0) for what, n in sizes.items()]
     return {"key": np.zeros(shape, dtype), "value": np.zeros(shape, dtype), "length": np.int64(0)}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import BFLOAT16, as_dtype, dtype_kind, finfo
-from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.errors import ShapeError, TypeMismatchError, UnknownSizeError, UserInputError
 from ctrlgrad.frontend.array.sorting import places_of_largest
 from ctrlgrad.frontend.functions import described, publish
 from ctrlgrad.frontend.loops import while_loop
@@ -485,7 +485,7 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Sequence[int] | No
     """
     logits = cnp.asarray(logits)
     if any(not isinstance(n, int) for n in logits.shape):
-        raise ShapeError(
+        raise UnknownSizeError(
             "random.categorical: the shape of the logits is not known",
             got=str(logits.shape),
             hint="reshape the logits to sizes that are known before the call runs",

@@ -10,7 +10,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import as_dtype, dtype_kind
-from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.errors import TypeMismatchError, UnknownSizeError, UserInputError
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.ops.term import require_sizes
 from ctrlgrad.options import default_float
@@ -166,7 +166,7 @@ def shape_of(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
     operation = called_function(__package__) or operation
     require_sizes(f"random.{operation}", sizes)
     if any(not isinstance(n, int | np.integer) for n in sizes):
-        raise ShapeError(
+        raise UnknownSizeError(
             f"random.{operation}: not a shape of known sizes",
             expected="a tuple of ints",
             got=repr(shape),

@@ -215,17 +215,20 @@ def zeta(x: Any, q: Any = 1.0) -> Any:
 
 @in_single
 def polygamma(n: Any, x: Any) -> Any:
-    """The derivative of order n, a whole number, of `digamma`, for x > 0.
+    """The derivative of order n of `digamma`, for x > 0; NaN where n is no whole number, or negative.
 
     >>> bool(abs(float(polygamma(1, 1.0)) - np.pi**2 / 6) < 1e-12)
     True
     """
-    if isinstance(n, int):
+    if isinstance(n, int) and n >= 0:
         x = floats(x)
         return digamma(x) if n == 0 else (-1) ** (n + 1) * math.factorial(n) * zeta(n + 1.0, x)
     n = floats(n)
+    is_order = (n >= 0) & (n == cnp.floor(n))
+    n = cnp.where(is_order, n, 0.0)
     sign = 1.0 - 2.0 * cnp.remainder(n + 1.0, 2.0)
-    return cnp.where(n == 0, digamma(x), sign * gamma(n + 1.0) * zeta(cnp.where(n == 0, 2.0, n + 1.0), x))
+    found = cnp.where(n == 0, digamma(x), sign * gamma(n + 1.0) * zeta(cnp.where(n == 0, 2.0, n + 1.0), x))
+    return cnp.where(is_order, found, np.nan)
 
 
 def _stirling(x: Any) -> Any:

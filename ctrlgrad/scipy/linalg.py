@@ -16,8 +16,9 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind, result_type
-from ctrlgrad.errors import ShapeError
+from ctrlgrad.errors import UnknownSizeError
 from ctrlgrad.frontend.array.decompositions import solve_triangular as by_triangle
+from ctrlgrad.frontend.array.promote import whole_number
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.options import default_float
@@ -98,7 +99,7 @@ def factors(a: Any) -> tuple[Any, Any, Any]:
     a = cnp.asarray(a)
     a = a if dtype_kind(a.dtype) in "fc" else a.astype(default_float())
     if a.ndim < 2 or not all(isinstance(n, int) for n in a.shape[-2:]):
-        raise ShapeError(
+        raise UnknownSizeError(
             "linalg.lu: not matrices of known sizes", expected="[..., m, n]", got=str(a), hint="a.reshape(m, n)"
         )
     found: tuple[Any, Any, Any] = _lu(a)
@@ -216,14 +217,17 @@ def expm_frechet(A: Any, E: Any, *, method: Any = None, compute_expm: bool = Tru
 def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> Any:
     """The exponential of a matrix, by a Padé approximant of order 13 and squarings.
 
-    Source: Higham, "The scaling and squaring method for the matrix exponential revisited" (2005).
+    Source: Higham, "The scaling and squaring method for the matrix exponential revisited" (2005). It is NaN, as JAX's,
+    where the matrix needs more than `max_squarings`.
 
     >>> expm(np.zeros((1, 1)))
     array([[1.]])
     """
     a = cnp.asarray(A)
     norm = cnp.max(cnp.sum(cnp.abs(a), -2))
-    squarings = cnp.clip(cnp.ceil(cnp.log2(cnp.maximum(norm / 5.4, 1.0))), 0, max_squarings)
+    max_squarings = whole_number("linalg.expm", "max_squarings", max_squarings, least=0)
+    squarings = cnp.ceil(cnp.log2(cnp.maximum(norm / 5.4, 1.0)))
+    is_enough, squarings = squarings <= max_squarings, cnp.minimum(squarings, max_squarings)
     a = a / cnp.exp2(squarings).astype(a.dtype)
     b: tuple[int, ...] = (
         64764752532480000,
@@ -244,7 +248,7 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
     result = cnp.linalg.solve(even - odd, even + odd)
     for k in range(max_squarings):
         result = cnp.where(k < squarings, result @ result, result)
-    return result
+    return cnp.where(is_enough, result, np.nan)
 
 
 det, inv = cnp.linalg.det, cnp.linalg.inv

@@ -275,6 +275,69 @@ def test_an_error_in_a_call_with_a_second_size_does_not_cost_a_trace_for_each_si
     assert fn.traces == 4  # of which two are of the wrong call
 
 
+def test_an_error_that_passes_does_not_make_a_function_ask_for_sizes() -> None:
+    """It is raised in the trace for unknown sizes alone; the call works, with a warning that has its text."""
+    left = [0]
+
+    def total(x: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise OSError("the disk is busy")
+        return x.sum()
+
+    fn = cg.function(total)
+    fn(np.ones(3))
+    left[0] = 1
+    with pytest.warns(RuntimeWarning, match="total: traced for the sizes(.|\n)*OSError: the disk is"):
+        assert fn(np.ones(4)) == 4
+    traces = fn.traces
+    for n in (5, 6, 7):
+        assert fn(np.ones(n)) == n
+    assert fn.traces == traces + 1
+
+
+def test_a_fault_that_only_unknown_sizes_show_is_told() -> None:
+    """Of a function that works for known sizes, each new size says so."""
+
+    def total(x: Any) -> Any:
+        if not isinstance(x.shape[0], int):
+            raise AssertionError("not a size")
+        return x.sum()
+
+    fn = cg.function(total)
+    fn(np.ones(3))
+    for n in (4, 5):
+        with pytest.warns(RuntimeWarning, match="for unknown sizes it raised: AssertionError: not a size"):
+            assert fn(np.ones(n)) == n
+
+
+NEED_SIZES: dict[str, Callable[[Any], Any]] = {
+    "squeeze": lambda x: cnp.squeeze(x[None]).sum(),
+    "unstack": lambda x: sum(cnp.unstack(x)),
+    "associative_scan": lambda x: cg.associative_scan(np.add, x)[-1],
+    "random.normal": lambda x: (x + cg.random.normal(cg.random.key(0), x.shape) * 0).sum(),
+    "polyval": lambda x: cnp.polyval(x, 1.0),
+    "numpy.zeros": lambda x: (np.zeros(x.shape) + x).sum(),
+    "an error of the user's in place of ours": lambda x: _at_least_one(x) * x.sum(),
+}
+
+
+def _at_least_one(x: Any) -> int:
+    try:
+        return min(int(x.shape[0]), 1)
+    except TypeError:
+        raise KeyError(0) from None
+
+
+@pytest.mark.parametrize("name", NEED_SIZES)
+def test_a_function_that_needs_sizes_is_traced_once_for_each(name: str) -> None:
+    """Without a warning, and without a further trial for unknown sizes."""
+    fn = cg.function(NEED_SIZES[name])
+    for n in (3, 4, 5, 6):
+        assert fn(np.ones(n)) == n
+    assert fn.traces == 5
+
+
 @pytest.mark.parametrize("name", ["an f-string", "a sum of comparisons", "range()", "a method of int"])
 def test_a_size_is_a_python_integer_after_a_global_has_changed(name: str) -> None:
     """A trace for unknown sizes that is out of date is followed by one that may ask for the sizes."""

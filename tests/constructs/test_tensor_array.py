@@ -324,3 +324,16 @@ def test_a_branch_without_an_element_has_that_of_another(n):
     cg.check_grads(lambda x: chosen(x, n)[0], (X,), order=2)
     rows = cg.vmap(lambda x: cg.cond(x[0] > 9.0, lambda: chosen(x, n)[0], lambda: x[None]))(np.stack([X, X + 1.0]))
     np.testing.assert_array_equal(rows, np.stack([X, X + 1.0])[:, None])
+
+
+@pytest.mark.parametrize("way", ["write", "push"])
+def test_updates_outside_of_a_function_share_the_other_rows(way: str) -> None:
+    """An update costs one row and the list of the slots: no update copies the rows before it."""
+    rows = [np.full(100, float(i)) for i in range(1000)]
+    array = cg.TensorArray("float64")
+    for i, row in enumerate(rows):
+        before, array = array, array.write(i, row) if way == "write" else array.push(row)
+        if i:
+            kept = zip(before._stack.stack, array._stack.stack, strict=False)
+            assert all(a is b for a, b in kept)
+    np.testing.assert_array_equal(array.stack(), np.stack(rows))

@@ -14,7 +14,8 @@ import ctrlgrad as cg
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.engines.cuda.kernels import DEVICE
-from ctrlgrad.errors import ExecutionError
+from ctrlgrad.engines.reference import REFERENCE
+from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import walk
 
@@ -56,3 +57,23 @@ def test_ops_that_elements_make_fail_run_on_the_host(monkeypatch: pytest.MonkeyP
             run_on(engine, graph, given)
         errors.append(str(found.value))
     assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("engine", ["reference", "cuda"])
+def test_an_index_error_of_the_library_itself_is_no_advice_about_an_index(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps its type and text. Once it said that the user's index was out of range."""
+    library = StandIn()
+    monkeypatch.setattr(cupy_library, "cupy_library", lambda number=0: library)
+
+    def broken(values: list[Any]) -> Any:
+        return values[len(values)]
+
+    for table in (REFERENCE.pure, DEVICE):
+        monkeypatch.setitem(table, "argsort", lambda node: lambda *operands: broken(list(operands)))
+    graph = cg.function(lambda x: cg.fori_loop(0, 3, lambda i, y: y + np.argsort(y), x)).graph(np.ones(3))
+    with pytest.raises(IndexError, match="list index out of range") as found:
+        run_on(engine, graph, [np.ones(3) if engine == "reference" else StandInArray(np.ones(3))])
+    assert not isinstance(found.value, CtrlgradError)
+    assert any("in argsort, at: " in note for note in found.value.__notes__)

@@ -139,3 +139,11 @@ def test_cholesky_and_eigh_by_the_names_of_jax_read_what_jaxs_read():
     ]
     for call in cases:
         np.testing.assert_allclose(call(lax, linalg), call(jax.lax, jax.scipy.linalg), atol=1e-12)
+
+
+def test_an_exponential_that_needs_more_squarings_is_not_a_number() -> None:
+    """As JAX's. Once it was that of a matrix with other angles."""
+    a = np.array([[0.0, 1e6], [-1e6, 0.0]])
+    assert np.isnan(cg.scipy.linalg.expm(a)).all()
+    c, s = np.cos(1e6), np.sin(1e6)
+    np.testing.assert_allclose(cg.scipy.linalg.expm(a, max_squarings=18), [[c, s], [-s, c]], atol=1e-8)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import REAL_NAMES
-from ctrlgrad.engines.block_kernels import describe
+from ctrlgrad.engines.block_kernels import describe, turns_of_rows
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.frame_memory import FrameMemory
@@ -28,6 +28,7 @@ from ctrlgrad.ir import Trait, attributes
 from ctrlgrad.memory import Chunk
 from ctrlgrad.memory.pool import POOL
 from ctrlgrad.memory.session import current
+from ctrlgrad.memory.turns import in_turns
 from ctrlgrad.plan.chunks import LoopPlan, carried_stacks, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
 from ctrlgrad.runtime.stack import empty
@@ -77,11 +78,8 @@ class Program:
         if not self.waits:
             return self._run(arguments, silent_callbacks)
         # Rows of a pullback that has outlived its budget: a call without room for them beside another begins anew.
-        call = partial(self._run, arguments, silent_callbacks)
-        managers = {stay.manager for x in arguments for stay in getattr(x, "stays", None) or ()}
-        for manager in sorted(managers, key=id):
-            call = partial(manager.turns.run, call, call)
-        return call()
+        again = partial(self, arguments, silent_callbacks)
+        return in_turns(turns_of_rows(arguments), partial(self._run, arguments, silent_callbacks), again)
 
     def _run(self, arguments: Sequence[Any], silent_callbacks: int) -> list[Any]:
         try:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ctrlgrad import memory
-from ctrlgrad.engines.block_kernels import handed_out
+from ctrlgrad.engines.block_kernels import handed_out, turns_of_rows
 from ctrlgrad.engines.native import frame as fields
 from ctrlgrad.engines.native.frame import Layout
 from ctrlgrad.engines.native.frame_memory import FrameMemory
@@ -34,6 +34,7 @@ from ctrlgrad.memory import Chunk, Manager
 from ctrlgrad.memory.manager import GIVE_BACK
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
+from ctrlgrad.memory.turns import in_turns
 from ctrlgrad.passes import CHUNK_BYTES
 from ctrlgrad.plan.chunks import ChunkedLoop, LoopPlan
 from ctrlgrad.plan.model import Loop, Plan, Stack, Step, Value
@@ -512,7 +513,8 @@ class Session:
         program = self.frame.program
         if self.calls_back:
             return self._run_or_begin_anew(program, arguments)
-        return manager().turns.run(lambda: self._run_or_begin_anew(program, arguments), lambda: program(arguments))
+        all_turns = {manager().turns, *turns_of_rows(arguments)}
+        return in_turns(all_turns, lambda: self._run_or_begin_anew(program, arguments), lambda: program(arguments))
 
     def _run_or_begin_anew(self, program: Program, arguments: Any) -> list[Any]:
         try:

@@ -204,6 +204,8 @@ def interpret(graph: Graph, arguments: Sequence[Any], run: Run, kernels: Kernels
 
 # Exceptions that a kernel raises for sizes and values that it cannot compute with.
 _OF_VALUES = (ValueError, ArithmeticError, IndexError)
+# Texts of NumPy's checks of an array's indices.
+_OF_INDICES = re.compile("out of bounds|boolean index did not match|empty axes")
 
 
 def explained(error: BaseException, node: Node, operands: Sequence[Any] = ()) -> BaseException:
@@ -224,6 +226,10 @@ def explained(error: BaseException, node: Node, operands: Sequence[Any] = ()) ->
     got = ", ".join(str(v.type) for v in node.operands) or "no operands"
     if isinstance(error, IndexError):
         found = re.search(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+)", str(error))
+        if found is None and not _OF_INDICES.search(str(error)):
+            # A list or tuple of the library's own: a defect.
+            locate(error, node.op.name, node.source)
+            return error
         return IndexOutOfRangeError(
             f"{node.op.name}: {error}",
             source=node.source,

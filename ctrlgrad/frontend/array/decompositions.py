@@ -14,7 +14,7 @@ import numpy as np
 
 from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind, finfo, result_type
-from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.errors import ShapeError, TypeMismatchError, UnknownSizeError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.creation import ones_like, zeros_like
 from ctrlgrad.frontend.array.elementwise import *
@@ -341,7 +341,7 @@ def _sizes_for(what: str, x: Any, hint: str) -> int:
     """Number of rows minus number of columns, both of which must be known for a basis of the whole space."""
     rows, columns = shape_of(x)[-2:]
     if rows is None or columns is None:
-        raise ShapeError(f"{what} needs known sizes", expected="[..., m, n]", got=shown(x), hint=hint)
+        raise UnknownSizeError(f"{what} needs known sizes", expected="[..., m, n]", got=shown(x), hint=hint)
     return rows - columns
 
 

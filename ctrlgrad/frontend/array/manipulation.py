@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.errors import ShapeError, TypeMismatchError, UnknownSizeError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.elementwise import add, equal, floor_divide, minimum, multiply, negative, remainder, where
 from ctrlgrad.frontend.array.promote import *
@@ -212,7 +212,7 @@ def squeeze(x: Any, axis: Any = None) -> Any:
     if axis is not None:
         return squeezed(x, axes_in_order("squeeze", axis, rank_of(x)))
     if None in shape_of(x):
-        raise ShapeError("squeeze: an unknown size might be 1", got=shown(x), hint="give the axis")
+        raise UnknownSizeError("squeeze: an unknown size might be 1", got=shown(x), hint="give the axis")
     return squeezed(x, [a for a, d in enumerate(shape_of(x)) if d == 1])
 
 
@@ -511,7 +511,7 @@ def unstack(x: Any, *, axis: Any = 0) -> tuple[Any, ...]:
     place = axis_of("unstack", axis, rank_of(x))
     count = shape_of(x)[place]
     if count is None:
-        raise ShapeError(
+        raise UnknownSizeError(
             "unstack: the axis has an unknown size", got=shown(x), hint="use ctrlgrad.scan to loop over it"
         )
     return tuple(at_index(x, place, i) for i in range(count))

@@ -83,7 +83,7 @@ def polyder(p: Any, m: int = 1) -> Any:
     >>> cnp.polyder([1, 2, 3])
     array([2, 2])
     """
-    for _ in range(m):
+    for _ in range(whole_number("polyder", "m", m, least=0)):
         size = known_size("polyder", shape_of(p)[0])
         p = p[:-1] * np.arange(size - 1, 0, -1, dtype=dtype_of(p))
     return p
@@ -96,6 +96,7 @@ def polyint(p: Any, m: int = 1, k: Any = 0) -> Any:
     >>> cnp.polyint([2.0, 1.0])
     array([1., 1., 0.])
     """
+    m = whole_number("polyint", "m", m, least=0)
     constants = np.broadcast_to(np.asarray(k, dtype_of(p)), (m,))
     for i in range(m):
         size = known_size("polyint", shape_of(p)[0])

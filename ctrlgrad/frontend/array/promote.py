@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import Promotion, as_dtype, converted, dtype_kind, result_type
-from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.errors import ShapeError, TypeMismatchError, UnknownSizeError, UserInputError
 from ctrlgrad.frontend.apply import (
     apply,
     as_array,
@@ -86,16 +86,21 @@ def times(sizes: Sequence[Any]) -> Any:
     return unknown if known == 1 else unknown * known
 
 
-def whole_number(operation: str, what: str, value: Any, hint: str = "convert it with int()") -> int:
-    """A Python integer; an error for anything else (a traced tensor explains itself)."""
+def whole_number(
+    operation: str, what: str, value: Any, hint: str = "convert it with int()", least: int | None = None
+) -> int:
+    """A Python integer of `least` or more; an error for anything else (a traced tensor explains itself)."""
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError as error:
         if isinstance(value, Tensor):
             raise
         raise TypeMismatchError(
             f"{operation}: {what} is not an integer", expected="an int", got=repr(value), hint=hint
         ) from error
+    if least is not None and number < least:
+        raise UserInputError(f"{operation}: {what} is too small", expected=f"{least} or more", got=repr(value))
+    return number
 
 
 def size_argument(operation: str, what: str, value: Any) -> Any:
@@ -141,7 +146,7 @@ def axes_of(operation: str, axes: Any, rank: int) -> tuple[int, ...]:
 def known_size(operation: str, size: int | None) -> int:
     """A size that a function needs when it is traced."""
     if size is None:
-        raise ShapeError(
+        raise UnknownSizeError(
             f"{operation}: a size is not known until the program runs",
             expected="sizes that are known when the function is traced",
             got="None",

@@ -334,7 +334,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     array([[4, 2, 1],
            [9, 3, 1]])
     """
-    count = known_size("vander", shape_of(x)[0]) if N is None else N
+    count = known_size("vander", shape_of(x)[0]) if N is None else whole_number("vander", "N", N, least=0)
     columns = [x**n for n in (range(count) if increasing else reversed(range(count)))]
     return stack(columns, axis=1) if columns else zeros((dim(x, 0), 0), dtype_of(x))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ctrlgrad.advice import check_choice
 from ctrlgrad.dtypes import dtype_kind, result_type
-from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
+from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError, UnknownSizeError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.choosing import filled, first_positions, known_count
 from ctrlgrad.frontend.array.elementwise import isnan, maximum, subtract, where
@@ -87,7 +87,7 @@ def _sorted_rows(x: Any, equal_nan: bool) -> _Sorted:
 def _columns(x: Any) -> int:
     columns = shape_of(x)[1]
     if columns is None:
-        raise ShapeError(
+        raise UnknownSizeError(
             "unique: the size of a row is not known until the program runs",
             expected="known sizes of all axes but the one whose rows are compared",
             got=str(shape_of(x)),

@@ -193,6 +193,7 @@ def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None, weights: Any 
     """
     if not isinstance(bins, int):
         return operand("histogram_bin_edges", bins)
+    bins = whole_number("histogram_bin_edges", "the number of bins", bins, least=1)
     x = floats("histogram_bin_edges", ravel(operand("histogram_bin_edges", x)))
     low, high = (smallest(x), largest(x)) if range is None else map(default_float().type, range)
     same = low == high
