@@ -323,11 +323,21 @@ _binary(
 )
 # x - y * floor(x / y), with the quotient that the value is of: that of 1 and -inf is -1.
 _binary("remainder", REAL, lambda t, z, x, y: t, lambda t, z, x, y: -t * emit("floor_divide", x, y), traits=SINGULAR)
+
+
+def _part_of_angle(t: Term, other: Term, this: Term) -> Term:
+    """other / (other**2 + this**2), with the square of the smaller over the larger, which does not overflow."""
+    wide = emit("abs", other) > emit("abs", this)
+    larger, smaller = where(wide, other, this), where(wide, this, other)
+    ratio = smaller / larger
+    return t * (where(wide, 1, ratio) / larger / (1 + ratio * ratio))
+
+
 _binary(
     "arctan2",
     "f",
-    lambda t, z, y, x: t * (x / (x * x + y * y)),
-    lambda t, z, y, x: -t * (y / (x * x + y * y)),
+    lambda t, z, y, x: _part_of_angle(t, x, y),
+    lambda t, z, y, x: -_part_of_angle(t, y, x),
     traits=SINGULAR,
 )
 
