@@ -393,7 +393,7 @@ def dot_product_attention(
     if is_causal:
         looked.append(ahead <= 0)
     if local_window_size is not None:
-        sides = (local_window_size,) * 2 if cnp.ndim(local_window_size) == 0 else local_window_size
+        sides: Any = (local_window_size,) * 2 if cnp.ndim(local_window_size) == 0 else local_window_size
         pair = [size_argument("nn.dot_product_attention", "local_window_size", n, least=0) for n in sides]
         looked.append((ahead >= -pair[0]) & (ahead <= pair[1]))
     if key_value_seq_lengths is not None:
