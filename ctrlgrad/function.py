@@ -16,7 +16,7 @@ from ctrlgrad.autograph import convert
 from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines import Report, current_without
 from ctrlgrad.engines.device_array import Apply, DeviceArray, lies_on_card, type_on_card
-from ctrlgrad.errors import TracingError, TypeMismatchError, UnknownSizeError
+from ctrlgrad.errors import DifferentiationError, TracingError, TypeMismatchError, UnknownSizeError
 from ctrlgrad.execution import after_failure, expect, explain_on, program_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import Array, EagerStack, Float0, as_array, is_weak, type_of
@@ -212,6 +212,9 @@ def _described(leaves: Sequence[Any], options: Options) -> Described | None:
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
 # Number of signatures whose graphs are kept; each value of a static Python integer counts as one.
 SIGNATURES = 1024
+# Errors of a trace for unknown sizes that are due to these sizes. A derivative is refused for what a graph is made of,
+# so one that exact sizes have is refused for the unknown ones.
+_OF_UNKNOWN_SIZES = (TracingError, UnknownSizeError, DifferentiationError)
 
 
 class Function:
@@ -408,7 +411,7 @@ class Function:
             try:
                 return self._trace(wide, leaves, treedef)
             except Exception as error:
-                needs_numbers = trial.needs_numbers or isinstance(error, (TracingError, UnknownSizeError))
+                needs_numbers = trial.needs_numbers or isinstance(error, _OF_UNKNOWN_SIZES)
                 failure = f"{type(error).__name__}: {error}"
         concrete = self._trace(types, leaves, treedef)
         if needs_numbers:

@@ -145,7 +145,7 @@ class Planner:
         self.copied = {link: partial(self._observe, rate) for link, rate in self.links.items()}
         self.loops: defaultdict[str, LoopTimes] = defaultdict(LoopTimes)
         # Labels of loops: whose chunks are copied whatever the times are; that keep to the least memory; and of which
-        # more was taken: chunks were long, or some were to be computed again.
+        # more was taken: chunks were long, or some were to be computed again, from states that were kept for that.
         self._copied: set[str] = set()
         self._least: set[str] = set()
         self._took_more: set[str] = set()
@@ -183,7 +183,10 @@ class Planner:
         if loop.label in self._copied:
             return False
         times = self._times(loop, loop.most_bytes)
-        return times is None or self._best_share(times) < 1
+        wants = times is None or self._best_share(times) < 1
+        if wants:
+            self._took_more.add(loop.label)
+        return wants
 
     def computes_again(self, loop: LoopRecord) -> bool:
         """Return true if all chunks of a loop that leave the device are computed again, as far as is known now."""

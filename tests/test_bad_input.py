@@ -389,9 +389,26 @@ def test_a_number_of_something_that_is_none(name: str) -> None:
     call(least)
     with pytest.raises(CtrlgradError):
         call(least - 1)
-    if name != "histogram":  # its bins may be edges
-        with pytest.raises(CtrlgradError):
-            call(1.5)
+    with pytest.raises(CtrlgradError):
+        call(1.5)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.array])
+@pytest.mark.parametrize("name", WITH_A_NUMBER)
+def test_a_number_of_something_may_be_numpys(name: str, kind: Any) -> None:
+    """NumPy's functions take their own integers, and arrays of one without axes."""
+    call, least = WITH_A_NUMBER[name]
+    if not name.startswith(("while_loop", "scan")) or kind is not np.array:
+        call(kind(least))
+
+
+def test_bins_and_windows_as_numpy_takes_them() -> None:
+    for bins in (np.int64(3), np.array(3)):
+        np.testing.assert_array_equal(cnp.histogram(X, bins)[0], np.histogram(X, 3)[0])
+        np.testing.assert_array_equal(cnp.histogram2d(X, X, bins)[0], np.histogram2d(X, X, 3)[0])
+        np.testing.assert_array_equal(cnp.histogramdd([X, X], bins)[0], np.histogramdd([X, X], 3)[0])
+    attend = lambda sides: cg.nn.dot_product_attention(HEADS, HEADS, HEADS, local_window_size=sides)
+    np.testing.assert_array_equal(attend(np.array([1, 0])), attend((1, 0)))
 
 
 def test_a_maximum_number_of_iterations_that_is_a_boolean() -> None:

@@ -24,10 +24,10 @@ from benchmarks.recurrent.inputs import pack, sequence, weights
 from benchmarks.recurrent.with_ctrlgrad import lstm_concat
 from ctrlgrad import memory, tree
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.prepared import runner
+from ctrlgrad.engines.cuda.program import Context, Counts
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.execution import run_on
 from ctrlgrad.memory.devices.device import Device

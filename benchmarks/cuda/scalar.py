@@ -16,9 +16,9 @@ from benchmarks.cuda.results import Row
 from benchmarks.loops.inputs import map_inputs
 from benchmarks.loops.with_ctrlgrad import mapped_loss
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.library import ArrayLibrary
+from ctrlgrad.engines.cuda.program import Context
 
 # Iterations: of numbers on the host, and of numbers on the card, which take long.
 ON_HOST, ON_CARD, TINY = 1_000_000, 100_000, 48

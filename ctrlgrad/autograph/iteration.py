@@ -34,6 +34,7 @@ from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast, of_default
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import note_number
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
 
@@ -384,6 +385,8 @@ def _stage_for(items: Items, extra_test: Callable[[], Any] | None, body: Callabl
         if length == 0:
             return
         length = np.int64(length)
+    else:
+        note_number()
 
     def test(k: Any) -> Any:
         more = FUNCTIONS["less"](k, length)

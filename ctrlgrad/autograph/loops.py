@@ -39,7 +39,7 @@ from ctrlgrad.frontend.carry import has_open_elements, learn_elements, settle
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.loops import emit_while
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.trace import recorder
+from ctrlgrad.frontend.trace import note_number, recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.ir import BOOL, INDEX, Graph, TensorType, Type, Value, attributes
 from ctrlgrad.source import Source, here
@@ -397,6 +397,8 @@ def while_stmt(
     while True:
         go = plain(test())
         if is_traced(go):
+            if go.weak:
+                note_number()
             state = State(*state_of(get_state, set_state, names), names, cells_of(assigned, body))
             place = Place("`while`", here())
             stage(place, state, lambda _: plain(test()), lambda _: body(), (test, body), counts=False)

@@ -23,6 +23,7 @@ from ctrlgrad.frontend.apply import EagerStack, type_of
 from ctrlgrad.frontend.checks import type_name
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import note_number
 from ctrlgrad.ir import Builder, StackType, TensorType, Type, Value
 from ctrlgrad.source import Source, here, is_raised, raised_at
 
@@ -217,6 +218,8 @@ def state_of(get: GetState, set: SetState, names: Sequence[str]) -> tuple[GetSta
 
 def truth(x: Tensor, construct: str, source: Source | None) -> Tensor:
     """The truth of a tensor with one element, as a bool scalar: for a number, whether it is not zero."""
+    if x.weak:
+        note_number()
     t = x.type
     if not isinstance(t, TensorType) or any(d != 1 for d in t.shape):
         raise TypeMismatchError(

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dataflow.devices import DeviceRun, Piece
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.copies import Copies, InCopy, OutCopy
 from ctrlgrad.engines.cuda.engine import program_of
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, place
-from ctrlgrad.engines.cuda.program import Program, scalar, to_device
+from ctrlgrad.engines.cuda.program import Context, Program, scalar, to_device
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.errors import CtrlgradError

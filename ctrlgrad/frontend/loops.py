@@ -15,7 +15,7 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError, UnknownSizeError, Use
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import Unsized, apply, cast, result_dtype, tensor_type, type_of, value_in
 from ctrlgrad.frontend.array.manipulation import concatenate, flip, reshape, stack
-from ctrlgrad.frontend.array.promote import axis_of, dim, ensured, operand, sliced, whole_number
+from ctrlgrad.frontend.array.promote import axis_of, dim, ensured, operand, size_argument, sliced
 from ctrlgrad.frontend.carry import Carry, settle
 from ctrlgrad.frontend.checks import check_callable, check_leaves, check_predicate, same_structure
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -453,7 +453,7 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     source = here()
     check_callable("map", "f", f, ("x",), source)
     if batch_size is not None:
-        whole_number("map", "batch_size", batch_size, least=1)
+        size_argument("map", "batch_size", batch_size, least=1)
     return in_trace(lambda: _scan("map", lambda carry, x: (carry, f(x)), None, xs, None, False, source))[1]
 
 

@@ -241,8 +241,7 @@ class Tensor:
     def _concrete(self, what: str, hint: str) -> TracingError | LeakedValueError:
         if not self.builder.is_open:
             return leaked(self)
-        if (trial := trace.trial()) is not None:
-            trial.needs_numbers = True
+        trace.note_number()
         error = TracingError(
             f"{what} needs a number, and a traced tensor has none until the program runs",
             expected="a concrete value",

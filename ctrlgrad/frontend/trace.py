@@ -21,7 +21,8 @@ Captured = dict[int, tuple[np.ndarray, np.ndarray]]
 class Trial:
     """A trace in which sizes are unknown as long as the function does not ask for their numbers.
 
-    Python and other libraries replace the error of a tensor that has no number by one of their own, so it is noted.
+    Python and other libraries replace the error of a tensor that has no number by one of their own, so it is noted. So
+    is a size that chooses code by autograph: branches that differ in more than numbers raise an error of their own.
     """
 
     needs_numbers = False
@@ -65,6 +66,12 @@ def trying_unknown_sizes() -> Iterator[Trial]:
 def trial() -> Trial | None:
     """The innermost trial, or None outside any."""
     return _STATE.trial
+
+
+def note_number() -> None:
+    """Note in a trial that an error may be due to a size whose number is asked for."""
+    if _STATE.trial is not None:
+        _STATE.trial.needs_numbers = True
 
 
 class Mapped(Builder):

@@ -9,7 +9,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.frontend.array.promote import whole_number
+from ctrlgrad.frontend.array.promote import size_argument, whole_number
 from ctrlgrad.frontend.array.sorting import places_of_largest
 from ctrlgrad.frontend.functions import described, publish
 from ctrlgrad.frontend.loops import associative_scan
@@ -239,7 +239,7 @@ def iota(dtype: Any, size: int) -> Any:
     >>> iota(np.float32, 3)
     array([0., 1., 2.], dtype=float32)
     """
-    return cnp.astype(cnp.arange(whole_number("lax.iota", "the size", size, least=0)), dtype)
+    return cnp.astype(cnp.arange(size_argument("lax.iota", "the size", size, least=0)), dtype)
 
 
 def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:

@@ -13,7 +13,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import random
 from ctrlgrad.dtypes import as_dtype, dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
-from ctrlgrad.frontend.array.promote import whole_number
+from ctrlgrad.frontend.array.promote import size_argument, whole_number
 from ctrlgrad.lax.indexing import dynamic_update_slice_in_dim
 from ctrlgrad.nn import initializers
 from ctrlgrad.nn.functions import standardize
@@ -393,8 +393,8 @@ def dot_product_attention(
     if is_causal:
         looked.append(ahead <= 0)
     if local_window_size is not None:
-        sides = local_window_size if isinstance(local_window_size, tuple | list) else (local_window_size,) * 2
-        pair = [whole_number("nn.dot_product_attention", "local_window_size", n, least=0) for n in sides]
+        sides: Any = (local_window_size,) * 2 if cnp.ndim(local_window_size) == 0 else local_window_size
+        pair = [size_argument("nn.dot_product_attention", "local_window_size", n, least=0) for n in sides]
         looked.append((ahead >= -pair[0]) & (ahead <= pair[1]))
     if key_value_seq_lengths is not None:
         looked.append(_lengths(key_value_seq_lengths, key.shape[1])[:, None, None])

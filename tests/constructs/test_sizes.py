@@ -318,8 +318,21 @@ NEED_SIZES: dict[str, Callable[[Any], Any]] = {
     "random.normal": lambda x: (x + cg.random.normal(cg.random.key(0), x.shape) * 0).sum(),
     "polyval": lambda x: cnp.polyval(x, 1.0),
     "numpy.zeros": lambda x: (np.zeros(x.shape) + x).sum(),
+    "checkpoint that reads a row of unknown size": lambda x: cg.grad(_row_in_a_checkpoint)(x)[0] + x.size - 1.0,
+    "histogram": lambda x: cnp.histogram(x, x.shape[0])[0].sum(),
     "an error of the user's in place of ours": lambda x: _at_least_one(x) * x.sum(),
 }
+
+
+def _row_in_a_checkpoint(x: Any) -> Any:
+    """The sum of the elements, with a derivative for a known number of them alone."""
+
+    def step(i: Any, carry: Any) -> Any:
+        rows, total = carry
+        rows = rows.push(x)
+        return rows, total + cg.checkpoint(lambda rows: rows.read(0).sum())(rows)
+
+    return cg.fori_loop(0, 1, step, (cg.TensorArray("float64"), 0.0))[1]
 
 
 def _at_least_one(x: Any) -> int:
@@ -336,6 +349,65 @@ def test_a_function_that_needs_sizes_is_traced_once_for_each(name: str) -> None:
     for n in (3, 4, 5, 6):
         assert fn(np.ones(n)) == n
     assert fn.traces == 5
+
+
+NUMBERS_OF_UNKNOWN_SIZE: dict[str, Callable[[Any], Any]] = {
+    "lax.iota": lambda x: (cg.lax.iota(np.float64, x.shape[0]) * 0.0 + x).sum(),
+    "map: batch_size": lambda x: cg.map(lambda row: row, x, batch_size=x.shape[0]).sum(),
+    "attention: window": lambda x: cg.nn.dot_product_attention(
+        *[x[None, :, None, None]] * 3, local_window_size=(x.shape[0] // 2, 0)
+    ).sum(),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS_OF_UNKNOWN_SIZE)
+def test_a_number_of_something_may_be_an_unknown_size(name: str) -> None:
+    """Its check does not ask for the number: one graph serves all sizes."""
+    fn = cg.function(NUMBERS_OF_UNKNOWN_SIZE[name])
+    for n in (3, 4, 5, 6):
+        np.testing.assert_allclose(fn(np.ones(n)), n, rtol=1e-12)
+    assert fn.traces == 2
+
+
+def named_by_if(x: Any) -> Any:
+    if x.shape[0] == 4:
+        name, factor = "four", 1.0
+    else:
+        name, factor = "else", 1.0
+    return x.sum() * factor * (len(name) / 4)
+
+
+def rows_by_if(x: Any) -> Any:
+    rows = np.ones(2) if x.shape[0] > 4 else np.ones(3)
+    return x.sum() * rows[0]
+
+
+def chosen_by_and(x: Any) -> Any:
+    big = x.shape[0] > 4 and "big"
+    return x.sum() if big else x.sum() * 1
+
+
+def text_by_while(x: Any) -> Any:
+    i, text = 0, ""
+    while i < x.shape[0]:
+        i, text = i + 1, text + "."
+    return x.sum() * (len(text) / x.shape[0])
+
+
+def rank_by_for(x: Any) -> Any:
+    y = x
+    for _ in range(x.shape[0] - 2):
+        y = y[None]
+    return y.sum()
+
+
+@pytest.mark.parametrize("fn", [named_by_if, rows_by_if, chosen_by_and, text_by_while, rank_by_for])
+def test_a_size_that_chooses_python_objects_is_no_fault(fn: Any) -> None:
+    """Autograph's error is not about the user's code, which chooses them by a Python number when sizes are known."""
+    traced = cg.function(fn, autograph=True)
+    for n in (3, 4, 5, 6):
+        assert traced(np.ones(n)) == n
+    assert traced.traces == 5
 
 
 @pytest.mark.parametrize("name", ["an f-string", "a sum of comparisons", "range()", "a method of int"])

@@ -25,10 +25,10 @@ from recurrent import recomputing, sequence, swapping
 import ctrlgrad as cg
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import chunks
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import runner as forms
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
+from ctrlgrad.engines.cuda.program import Context
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Graph, StackType, walk
 

@@ -13,8 +13,8 @@ from programs import BY_NAME
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.program import Context, Counts
 
 
 def lstm_counts(steps: int, order: int) -> Counts:

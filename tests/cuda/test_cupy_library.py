@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from instruments.fake_cupy import Card, install_with_arrays
 
-from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
+from ctrlgrad.engines.cuda.stacks import RunMemory
 from ctrlgrad.errors import MemoryBudgetError, TierRefusedError, UserInputError
 from ctrlgrad.memory.manager import LoopMemory, Manager
 from ctrlgrad.memory.sizes import Budget

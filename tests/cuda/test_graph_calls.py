@@ -206,14 +206,14 @@ def test_a_card_without_memory_for_a_list(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     library, (graph, arguments) = StandIn(), rnn(40)
-    go_on = Capture._go_on
+    go_on = Capture._choose
 
     def interrupted(self: Capture, *given: Any) -> None:
         go_on(self, *given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Capture, "_go_on", interrupted)
+        patched.setattr(Capture, "_choose", interrupted)
         on_stand_in(graph, arguments, library=library)
     assert not library.driver.graph_calls.alive
     # Lists are kept, and have been gone through before.
@@ -233,7 +233,7 @@ def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.Mon
 def test_calls_that_a_capture_does_not_allow(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     library, (graph, arguments) = StandIn(), rnn(40)
     driver, out = library.driver, ctypes.c_uint64()
-    go_on = Capture._go_on
+    go_on = Capture._choose
 
     def forbidden(self: Capture, *given: Any) -> None:
         go_on(self, *given)
@@ -247,10 +247,10 @@ def test_calls_that_a_capture_does_not_allow(what: str, monkeypatch: pytest.Monk
             case _:
                 driver.graph_calls._cuGraphInstantiateWithFlags(ctypes.addressof(out), 0, 0)
 
-    monkeypatch.setattr(Capture, "_go_on", forbidden)
+    monkeypatch.setattr(Capture, "_choose", forbidden)
     with pytest.raises(RuntimeError, match=f"not permitted when stream is capturing: {what}"):
         on_stand_in(graph, arguments, library=library)
-    monkeypatch.setattr(Capture, "_go_on", lambda self, *given: suppressed(forbidden, self, *given))
+    monkeypatch.setattr(Capture, "_choose", lambda self, *given: suppressed(forbidden, self, *given))
     assert all(f"cuStreamEndCapture: not captured (status {INVALIDATED})" in text for text in explained(library))
     # A spoilt capture has freed the body that it went to, which a graph would free again.
     assert not library.driver.graph_calls.freed_twice

@@ -24,7 +24,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
-from ctrlgrad.engines.cuda.prepared import graphs, launches, runner
+from ctrlgrad.engines.cuda.prepared import graphs, reading, runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
 from ctrlgrad.errors import MemoryBudgetError
@@ -168,9 +168,9 @@ def one_turn_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def text(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
-    write = launches.Numbers.write
+    write = reading.Numbers.write
     monkeypatch.setattr(
-        launches.Numbers, "write", lambda self, found: write(self, {n: x.replace(old, new) for n, x in found.items()})
+        reading.Numbers, "write", lambda self, found: write(self, {n: x.replace(old, new) for n, x in found.items()})
     )
 
 

@@ -20,9 +20,9 @@ from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import control as host_parts
 from ctrlgrad.engines.cuda import engine as cuda_engine
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.control import with_host_parts
 from ctrlgrad.engines.cuda.engine import explain_on, places_of, run_with
+from ctrlgrad.engines.cuda.program import Context
 from ctrlgrad.engines.native.pieces import PART
 from ctrlgrad.errors import IndexOutOfRangeError, MaximumIterationsError
 from ctrlgrad.ir import Graph

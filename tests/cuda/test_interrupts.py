@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +18,10 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda import context
+from ctrlgrad.engines.cuda import program
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import graphs, runner
-from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec, without_reductions
+from ctrlgrad.engines.cuda.reductions import KernelSpec, without_reductions
 
 X = np.linspace(0.1, 1.0, 5)
 # Turns after which a test gives up: what is to end has not ended.
@@ -57,13 +57,13 @@ class Interrupted:
         library.driver.graph_calls.meanwhile = self.turn
         monkeypatch.setattr(library, "wait", self.wait)
         monkeypatch.setattr(library, "stop", self.asked)
-        made = context.Context.__init__
+        made = program.Context.__init__
 
-        def noted(its: context.Context, *given: Any, **options: Any) -> None:
+        def noted(its: program.Context, *given: Any, **options: Any) -> None:
             made(its, *given, **options)
             self.number = its.run_number
 
-        monkeypatch.setattr(context.Context, "__init__", noted)
+        monkeypatch.setattr(program.Context, "__init__", noted)
 
     def turn(self) -> None:
         self.turns += 1
@@ -132,14 +132,14 @@ def test_few_graphs_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "mark", lambda: launched["cuGraphLaunch"])
 
     def wait(event: int) -> None:
-        assert launched["cuGraphLaunch"] - event <= context.MOST_IN_FLIGHT
+        assert launched["cuGraphLaunch"] - event <= program.MOST_IN_FLIGHT
         waits.append(event)
 
     monkeypatch.setattr(library, "wait", wait)
     graph = cg.function(lambda x: cg.fori_loop(0, 32 * 20, lambda i, y: y * 0.5 + i, x)).graph(X)
     ran = on_stand_in(graph, [X], "f", library=library)
     assert_same(ran.results, on_reference(graph, [X]), 1e-12)
-    assert waits == list(range(1, ran.counts.graphs - context.MOST_IN_FLIGHT + 1)) and len(waits) > 12
+    assert waits == list(range(1, ran.counts.graphs - program.MOST_IN_FLIGHT + 1)) and len(waits) > 12
 
 
 def test_another_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,13 +158,13 @@ def test_an_error_stops_the_graphs_of_its_run_alone(
 ) -> None:
     library, stopped = StandIn(), list[int]()
     graph = cg.function(lambda x: cnp.flip(cg.fori_loop(0, 90, lambda i, y: y * 0.5, x))).graph(X)
-    its = context.Context(library)
+    its = program.Context(library)
 
     def fail(*_: Any) -> None:
         raise error
 
     monkeypatch.setattr(library, "stop", stopped.append)
-    monkeypatch.setattr(context.Context, "launched_graph", lambda self, is_endless: (self.in_flight.append(0), fail()))
+    monkeypatch.setattr(program.Context, "launched_graph", lambda self, is_endless: (self.in_flight.append(0), fail()))
     with pytest.raises(error):
         run_with(its, optimised_graph(graph, is_for_gpu=True), [StandInArray(X)])
     assert stopped == [its.run_number]
@@ -174,12 +174,13 @@ def test_an_error_stops_the_graphs_of_its_run_alone(
 
 
 def a_node_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    def blind() -> KernelSpec:
-        its = going_on()
-        return replace(its, text=without_reductions(replace(its.text.element, operation="o0 = a0 == int64(1);")))
+    def blind(numbers: Sequence[int]) -> KernelSpec:
+        its = choice(numbers)
+        operation = its.text.element.operation.replace("(a1 != a2)", "true")
+        return replace(its, text=without_reductions(replace(its.text.element, operation=operation)))
 
-    going_on = graphs.going_on
-    monkeypatch.setattr(graphs, "going_on", blind)
+    choice = graphs.choice
+    monkeypatch.setattr(graphs, "choice", blind)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import explain_on, run_with
 from ctrlgrad.engines.cuda.prepared import binding
 from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.program import Context
 from ctrlgrad.ir import Graph, interning
 
 

@@ -25,7 +25,6 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.cuda.prepared import body as bodies_module
 from ctrlgrad.engines.cuda.prepared import ops, placement, runner
-from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import (
     Become,
     Branching,
@@ -39,6 +38,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     items_in_order,
 )
 from ctrlgrad.engines.cuda.prepared.placement import Sharing
+from ctrlgrad.engines.cuda.prepared.reading import Launches
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan.checking.memory import PlanError
 

@@ -19,8 +19,8 @@ from instruments.stand_in_runs import on_reference
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.program import Context
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Trait, verify
 from ctrlgrad.ir.attributes import DYNAMIC

@@ -20,7 +20,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.engine import explain_on
-from ctrlgrad.engines.cuda.prepared import launches, runner, walker
+from ctrlgrad.engines.cuda.prepared import reading, runner, walker
 from ctrlgrad.engines.cuda.prepared.binding import Binding, RowMemory, StackRows
 from ctrlgrad.ir import Graph
 
@@ -247,10 +247,10 @@ def off_by_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counter_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = launches.Numbers.write
+    write = reading.Numbers.write
     stays = lambda text: "a0 + int64(0)" if text == "a0 + int64(1)" else text
     monkeypatch.setattr(
-        launches.Numbers, "write", lambda self, found: write(self, {n: stays(x) for n, x in found.items()})
+        reading.Numbers, "write", lambda self, found: write(self, {n: stays(x) for n, x in found.items()})
     )
 
 

@@ -26,8 +26,8 @@ from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.engines.cuda.prepared import binding as row_memory
 from ctrlgrad.engines.cuda.prepared import runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding, RowMemory, StackRows
-from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import CarriedRows
+from ctrlgrad.engines.cuda.prepared.reading import Launches
 from ctrlgrad.errors import MemoryBudgetError
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
@@ -301,3 +301,30 @@ def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monke
     mistake(monkeypatch)
     is_found = any(shows(monkeypatch, graph_of(fn, 1, X), [X]) for fn in (scanned, updated, deep, counted))
     assert is_found == (mistake is not nothing)
+
+
+def in_both(x: Any) -> Any:
+    """Rows of one stack are pushed around a loop that follows data, and inside of it."""
+
+    def step(i: Any, c: Any) -> Any:
+        def inner(c: Any) -> Any:
+            z, rows = c
+            return z * 0.7, rows.push(z)
+
+        y, rows = c
+        z, rows = cg.while_loop(lambda c: cnp.sum(c[0]) > 1.0, inner, (y, rows.push(y)))
+        return cnp.sin((y + z) * 1.5) * 1.5 + 0.4, rows
+
+    return cg.fori_loop(0, 20, step, (x, cg.TensorArray(np.float64, None, (3, 3))))[1].stack()
+
+
+def test_a_pass_inside_has_memory_behind_the_rows_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It pushes one row, behind one that the iteration has pushed: two must fit behind the last slot."""
+    monkeypatch.setattr(row_memory, "OWN_BYTES", 1)
+    bodies, prepared = [], runner.prepared
+    monkeypatch.setattr(runner, "prepared", lambda *given: (bodies.append(prepared(*given)), bodies[-1])[1])
+    x = np.linspace(0.2, 0.9, 9).reshape(3, 3)
+    graph = cg.function(in_both).graph(x)
+    assert_same(on_stand_in(graph, [x]).results, on_reference(graph, [x]), 1e-9)
+    (rows,) = (its for body in bodies for its in body.carries if isinstance(its, CarriedRows))
+    assert rows.is_endless and (rows.least, rows.at_least) == (1, 2)

@@ -17,15 +17,15 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory, nn
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.prepared import placement
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.entries import LaunchList
-from ctrlgrad.engines.cuda.prepared.launches import Launches
 from ctrlgrad.engines.cuda.prepared.model import Buffer, Carried, View, all_launches
 from ctrlgrad.engines.cuda.prepared.placement import accesses, alignment, placed
+from ctrlgrad.engines.cuda.prepared.reading import Launches
 from ctrlgrad.engines.cuda.prepared.runner import Iterations
+from ctrlgrad.engines.cuda.program import Context
 from ctrlgrad.ir import Graph
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)

@@ -23,8 +23,8 @@ from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.engine import explain_on
 from ctrlgrad.engines.cuda.prepared import body, graphs, placement, runner
 from ctrlgrad.engines.cuda.prepared.entries import ListWriter
-from ctrlgrad.engines.cuda.prepared.launches import Numbers
 from ctrlgrad.engines.cuda.prepared.model import Affine, CarriedRows
+from ctrlgrad.engines.cuda.prepared.reading import Numbers
 
 X = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
 STEPS = 24

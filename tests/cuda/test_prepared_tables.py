@@ -19,8 +19,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.cuda.prepared import binding as table_rows
 from ctrlgrad.engines.cuda.prepared import ops as tables
 from ctrlgrad.engines.cuda.prepared import runner
-from ctrlgrad.engines.cuda.prepared.launches import Launches
-from ctrlgrad.engines.cuda.prepared.reading import Reading, TableValue
+from ctrlgrad.engines.cuda.prepared.reading import Launches, Reading, TableValue
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError
 
 X = np.linspace(-0.5, 1.0, 3)

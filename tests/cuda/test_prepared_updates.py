@@ -19,9 +19,9 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import indexing as stages
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.indexing import SortSpec
+from ctrlgrad.engines.cuda.program import Context
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
 from ctrlgrad.execution import run_on
 

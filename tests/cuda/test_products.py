@@ -14,10 +14,10 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 import ctrlgrad as cg
 from ctrlgrad.dtypes import computed_dtype, finfo
 from ctrlgrad.engines.cuda import cupy_library, products
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels import DEVICE, at_once
 from ctrlgrad.engines.cuda.prepared.ops import product_sum
 from ctrlgrad.engines.cuda.products import layout, too_large
+from ctrlgrad.engines.cuda.program import Context
 from ctrlgrad.engines.precision import PRECISIONS, Precision
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.ir import Builder, TensorType

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from instruments.stand_in import StandIn, StandInArray
 
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.indexing import Chosen, Surroundings, chosen, gather, scatter
 from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter, op_text
 from ctrlgrad.engines.cuda.kernels import computed
 from ctrlgrad.engines.cuda.library import ArrayLibrary
+from ctrlgrad.engines.cuda.program import Context
 from ctrlgrad.engines.cuda.reductions import plain_text, stages
 
 DOUBLE = KernelText((Parameter("float64", "a0"),), (Parameter("float64", "o0"),), "o0 = a0 + a0;")

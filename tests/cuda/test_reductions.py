@@ -21,15 +21,15 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.cuda import reduction_kernels as tree
 from ctrlgrad.engines.cuda import reductions as stages
+from ctrlgrad.engines.cuda import reductions as tree
 from ctrlgrad.engines.cuda import regions
 from ctrlgrad.engines.cuda.indexing import Chosen, Surroundings, gather
 from ctrlgrad.engines.cuda.kernel import Access, KernelLaunch, copy_text, source
-from ctrlgrad.engines.cuda.prepared import launches as listing
+from ctrlgrad.engines.cuda.prepared import reading as listing
 from ctrlgrad.engines.cuda.prepared import runner as forms
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, Given, View
-from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, SERIAL
+from ctrlgrad.engines.cuda.reductions import BLOCK, SERIAL
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Graph
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from instruments.stand_in import StandIn, StandInDevice
 
-from ctrlgrad.engines.cuda.account import RunMemory
-from ctrlgrad.engines.cuda.stacks import FIRST_ROWS, DeviceStack, Managed, PushedChunk
+from ctrlgrad.engines.cuda.stacks import FIRST_ROWS, DeviceStack, Managed, PushedChunk, RunMemory
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.sizes import Budget

@@ -16,7 +16,7 @@ from instruments.stand_in_runs import on_reference, on_stand_in, step_by_step
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines.cuda import reduction_kernels as tree
+from ctrlgrad.engines.cuda import reductions as tree
 
 DTYPES = ["int8", "uint16", "int64", "float16", "bfloat16", "float32", "float64", "complex64"]
 SHAPES = [(7,), (1, 5), (3, 1), (3, 300, 2), (2, 3, 70), (1000,), (5, 0, 3)]

@@ -25,8 +25,8 @@ import ctrlgrad as cg
 from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import cupy_library
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.program import Context
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.memory.manager import Manager

@@ -13,9 +13,9 @@ from instruments.stand_in_runs import on_reference
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.kernels import Lists, Single
+from ctrlgrad.engines.cuda.program import Context
 
 
 def parts(x: Any, i: Any, scale: Any) -> Any:

@@ -17,7 +17,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines.cuda import sites
 from ctrlgrad.engines.cuda.indexing import Surroundings
-from ctrlgrad.engines.cuda.prepared import launches, runner
+from ctrlgrad.engines.cuda.prepared import reading, runner
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.model import Register
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
@@ -180,7 +180,7 @@ def test_slots_that_are_written_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_loops_that_lie_too_deep_run_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "MOST_NOTED", 2)
+    monkeypatch.setattr(reading, "MOST_NOTED", 2)
     graph, arguments = program(nested, 90, 61)
     assert listed(graph, arguments) == told(lambda: on_reference(graph, arguments))
     arguments[1] %= 5
@@ -202,13 +202,13 @@ def iterations_before_the_run_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def a_list_notes_the_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    around = launches.Launches.around
+    around = reading.Launches.around
 
-    def mistaken(self: launches.Launches, node: Node) -> Surroundings:
+    def mistaken(self: reading.Launches, node: Node) -> Surroundings:
         found = around(self, node)
         return replace(found, noted=found.noted[:1] * len(found.noted))
 
-    monkeypatch.setattr(launches.Launches, "around", mistaken)
+    monkeypatch.setattr(reading.Launches, "around", mistaken)
 
 
 MISTAKES = [a_moment_is_the_last_run, iterations_before_the_run_are_forgotten, a_list_notes_the_run_alone]

@@ -33,9 +33,9 @@ from instruments.waits import Site, sites, without
 import ctrlgrad as cg
 from ctrlgrad.engines import cuda
 from ctrlgrad.engines.cuda.chunks import _Clock
-from ctrlgrad.engines.cuda.context import MOST_IN_FLIGHT, Context
 from ctrlgrad.engines.cuda.copies import Copies
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
+from ctrlgrad.engines.cuda.program import MOST_IN_FLIGHT, Context
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Graph
 from ctrlgrad.memory.arena import Mark, Order
@@ -339,9 +339,9 @@ def threads(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 SCENARIOS: dict[str, tuple[Scenario, ...]] = {
     "chunks": (events,),
-    "context": (in_flight,),
     "cupy_library": (callers, lent, reads, stops),
     "engine": (copy_that_fails,),
+    "program": (in_flight,),
     "cuda": (events, held, closing, threads, loop, copies, waiting),
     "copies": (copies,),
     "arena": (events, closing, loop),

@@ -20,12 +20,12 @@ from rule_cases import CASES
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary, cupy_library
 from ctrlgrad.engines.cuda.engine import explain_on, run_with
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.kernels import computed as computed_by
 from ctrlgrad.engines.cuda.prepared import runner
+from ctrlgrad.engines.cuda.program import Context
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, TierRefusedError
 from ctrlgrad.execution import run_on

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from ctrlgrad.engines.cuda import reduction_kernels as tree
+from ctrlgrad.engines.cuda import reductions as tree
 from ctrlgrad.engines.cuda.indexing import IndexSpec, names
 from ctrlgrad.engines.cuda.kernel import Access, KernelLaunch, KernelText, Spec
 from ctrlgrad.engines.cuda.prepared.walker import Functions
-from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec
+from ctrlgrad.engines.cuda.reductions import KernelSpec
 from instruments.cublas import NAMES, Cublas
 from instruments.graph_driver import CAPTURE_STREAM, Graphs, Handle
 from instruments.indexing import dtypes_of, launch_shape, run_indexed

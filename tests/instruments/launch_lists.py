@@ -41,7 +41,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     carried_arrays,
     count,
 )
-from ctrlgrad.engines.cuda.reduction_kernels import ONE
+from ctrlgrad.engines.cuda.reductions import ONE
 from ctrlgrad.plan.checking.memory import PlanError
 from instruments.text import run_text
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, KernelSpec
+from ctrlgrad.engines.cuda.reductions import BLOCK, KernelSpec
 from instruments.compiled_kernels import Called, compiled
 from instruments.driver import Driver
 from instruments.reductions import Geometry, blocks_of

@@ -15,8 +15,8 @@ import pytest
 
 from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.program import Context
 from ctrlgrad.ir import Graph
 from ctrlgrad.memory.devices.cuda import CudaDevice
 from ctrlgrad.memory.devices.device import Piece

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.reduction_kernels import POSITION, SERIAL, KernelSpec, ReductionText, Tree
+from ctrlgrad.engines.cuda.reductions import POSITION, SERIAL, KernelSpec, ReductionText, Tree
 from instruments.kernel_functions import MEANING
 from instruments.text import run_text
 

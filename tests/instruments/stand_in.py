@@ -28,7 +28,7 @@ from ctrlgrad.dtypes import BFLOAT16
 from ctrlgrad.engines.cuda.indexing import FLAG, IndexSpec, UpdateSpec
 from ctrlgrad.engines.cuda.kernel import KernelLaunch, KernelText
 from ctrlgrad.engines.cuda.library import Memory
-from ctrlgrad.engines.cuda.reduction_kernels import KernelSpec
+from ctrlgrad.engines.cuda.reductions import KernelSpec
 from ctrlgrad.engines.cuda.sites import FLAG_WORDS
 from ctrlgrad.engines.device_array import type_on_card
 from ctrlgrad.memory.devices.device import Piece, Stream

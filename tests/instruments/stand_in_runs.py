@@ -13,10 +13,10 @@ import pytest
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import explain_on, run_with
 from ctrlgrad.engines.cuda.prepared import binding
 from ctrlgrad.engines.cuda.prepared.runner import Body
+from ctrlgrad.engines.cuda.program import Context, Counts
 from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph

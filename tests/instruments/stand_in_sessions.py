@@ -9,8 +9,8 @@ import pytest
 
 from ctrlgrad import memory
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.program import Context, Counts
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Graph
 from ctrlgrad.memory.manager import LoopMemory, Manager

@@ -74,11 +74,13 @@ def test_a_fetch_ahead_looks_at_so_many_chunks(number: int, monkeypatch: pytest.
     assert max(looked) == number
 
 
-@pytest.mark.parametrize("room", [8, 24])
+@pytest.mark.parametrize(("room", "count"), [(8, 2_000), (24, 10_000)])
 @pytest.mark.parametrize(("way", "most"), [("copied", 140), ("computed again", 75)])
-def test_the_calls_for_a_block_are_few_whatever_the_number_of_blocks(way: str, most: int, room: int) -> None:
-    """A block's life takes few calls of the manager, from its push to its pop, with 100 blocks and with 2,000."""
+def test_the_calls_for_a_block_are_few_whatever_the_number_of_blocks(
+    way: str, most: int, room: int, count: int
+) -> None:
+    """A block's life takes few calls of the manager, from its push to its pop, with 100 blocks and with thousands."""
     tiers, ways = (("device", "host"), {"swap": True}) if way == "copied" else (("device",), {})
     calls_a_chunk(8, room * CHUNK, tiers, **ways)  # the first run of a process imports modules
-    few, many = (calls_a_chunk(count // BLOCKS, room * CHUNK, tiers, **ways) / BLOCKS for count in (100, 2_000))
+    few, many = (calls_a_chunk(n // BLOCKS, room * CHUNK, tiers, **ways) / BLOCKS for n in (100, count))
     assert few <= most and many <= most, (few, many)

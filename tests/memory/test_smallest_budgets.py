@@ -98,6 +98,29 @@ def test_least_budgets_do_not_depend_on_the_planner(choose: Choose) -> None:
         assert [limit for limit in limits if suffices(run, limit)] == enough
 
 
+def test_a_budget_with_room_for_no_second_state_suffices_whatever_the_times_are(choose: Choose) -> None:
+    """This loop keeps a second state before it chooses to compute a chunk again. Once the call was then refused, by
+    `plan` itself too, depending on times."""
+    weights, start = np.random.default_rng(1).normal(size=(2, 64, 64)).astype(np.float32) / 8
+
+    def loss(weights: Any, start: Any) -> Any:
+        def step(i: Any, carry: Any) -> Any:
+            x, total = carry
+            x = (x.T + x @ weights) * np.float32(0.3)
+            return x, total + np.cumsum(x, 0) * np.float32(0.01)
+
+        x, total = cg.fori_loop(0, 6, step, (start, start * 0.0))
+        return (x * x).sum() + total.sum()
+
+    gradients = cg.function(cg.value_and_grad(loss, argnums=(0, 1)))
+    run = lambda: gradients(weights, start)
+    choose(1.0)
+    least = memory.plan(run).least
+    for share in (0.0, 0.5):
+        choose(share)
+        assert all(suffices(run, limit) for limit in (least, least + 7, least * 21 // 20, least * 3 // 2))
+
+
 def test_a_call_begins_anew_with_copies_where_there_is_no_room_to_compute_again(choose: Choose) -> None:
     """A call begins anew with copies if there is no room for recomputation. This happens once a session; its loops
     then keep to copies."""

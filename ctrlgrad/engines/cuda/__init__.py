@@ -6,15 +6,15 @@ the device does so through an `ArrayLibrary`: CuPy on a card, a strict stand-in 
 
 The modules, in reading order:
 
-    engine, context           a graph and its arguments to results; one run, and its transfers
+    engine                    a graph and its arguments to results
     placement, regions        a place for each value, and the nodes that are one kernel
-    compile, program          a region as a list of steps, and how they run
+    compile, program          a region as a list of steps; one run of it, and its transfers
     library, cupy_library     the interface to an array library, and CuPy behind it
     kernel, kernels           kernels in CUDA C++, and the kernels of the ops
-    reductions                reductions and scans of a graph; `reduction_kernels` has their text
+    reductions                reductions, scans and elementwise kernels: texts, trees and launches
     products, indexing        products by cuBLAS, and reads and updates by indices on the card
-    control, loops            branches, callbacks and loops, whose control is on the host
+    control                   branches, callbacks, loops and parts on the host
     prepared                  bodies of loops as launch lists without Python in between
-    stacks, chunks, account   stacks on the card, their chunks, and the account of a run in a memory session
+    stacks, chunks            stacks on the card, their chunks, and the account of a run in a memory session
     copies, sites             copies beside the computation, and positions of errors
 """

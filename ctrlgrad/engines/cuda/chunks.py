@@ -20,12 +20,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ctrlgrad.engines.block_kernels import describe
-from ctrlgrad.engines.cuda.account import RunMemory
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.placement import DEVICE, Places
 from ctrlgrad.engines.cuda.prepared.runner import Body, Iterations, LoopState, Way
-from ctrlgrad.engines.cuda.program import Values
-from ctrlgrad.engines.cuda.stacks import DeviceStack, PushedChunk, RowSupply
+from ctrlgrad.engines.cuda.program import Context, Values
+from ctrlgrad.engines.cuda.stacks import DeviceStack, PushedChunk, RowSupply, RunMemory
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.ir import Loop, Node, StackType, TensorType, Trait, attributes, walk
 from ctrlgrad.ir.control import Carry

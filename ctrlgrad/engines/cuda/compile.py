@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernel import KernelText, kernel_text
 from ctrlgrad.engines.cuda.kernels import DEVICE, Lists, Single, at_once
 from ctrlgrad.engines.cuda.kernels import Kernel as OpKernel
@@ -28,9 +27,8 @@ from ctrlgrad.engines.cuda.placement import HOST, Place, Places, fetched, place
 from ctrlgrad.engines.cuda.prepared.model import Operand, View
 from ctrlgrad.engines.cuda.prepared.ops import SINGLE, product_sum
 from ctrlgrad.engines.cuda.prepared.reading import Values as Listed
-from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Values, Where, scalar
-from ctrlgrad.engines.cuda.reduction_kernels import ReductionText
-from ctrlgrad.engines.cuda.reductions import reduced_axes, reduced_shape, reduction_text
+from ctrlgrad.engines.cuda.program import Context, NodeStep, Program, Slots, Step, Values, Where, scalar
+from ctrlgrad.engines.cuda.reductions import ReductionText, reduced_axes, reduced_shape, reduction_text
 from ctrlgrad.engines.cuda.regions import RegionPlan, node_of
 from ctrlgrad.engines.cuda.stacks import DeviceStack, Stack
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE

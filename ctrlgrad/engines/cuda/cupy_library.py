@@ -400,7 +400,7 @@ class CupyLibrary(CupyLaunches):
     @contextmanager
     def running(self, memory: Memory | None = None) -> Iterator[None]:
         self._check_process()
-        stream = self._stream if memory is None else memory.stream.raw
+        stream = self._stream if memory is None else memory.device.compute.raw
         with self._device, ExitStack() as leaving:
             before = self.cupy.cuda.get_current_stream()
             if before != stream:

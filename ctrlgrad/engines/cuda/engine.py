@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.compile import GroupStep, compile_region
-from ctrlgrad.engines.cuda.context import Context, Counts
-from ctrlgrad.engines.cuda.control import CONTROL, HostPart, with_host_parts
+from ctrlgrad.engines.cuda.control import CONTROL, HostPart, Loop, with_host_parts
 from ctrlgrad.engines.cuda.library import ArrayLibrary
-from ctrlgrad.engines.cuda.loops import Loop
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places
-from ctrlgrad.engines.cuda.program import NodeStep, Program, Regions, scalar, to_device
+from ctrlgrad.engines.cuda.program import Context, Counts, NodeStep, Program, Regions, scalar, to_device
+from ctrlgrad.engines.cuda.stacks import RunMemory
 from ctrlgrad.engines.device_array import DeviceArray, lies_on_card
 from ctrlgrad.engines.report import LoopReport, Report
 from ctrlgrad.errors import forget_values

@@ -1,6 +1,6 @@
 """Kernels in CUDA C++: their parameters and launches, types and functions, and expressions of the plan.
 
-Elements are read and written by the code around a text (`reduction_kernels`, `indexing`).
+Elements are read and written by the code around a text (`reductions`, `indexing`).
 """
 
 from __future__ import annotations

@@ -22,12 +22,10 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, computed_dtype, dtype_kind
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.indexing import Surroundings
 from ctrlgrad.engines.cuda.kernel import KernelLaunch, KernelText, op_text
 from ctrlgrad.engines.cuda.prepared import ops
 from ctrlgrad.engines.cuda.prepared.entries import product_parameters
-from ctrlgrad.engines.cuda.prepared.launches import FLAG, Launches
 from ctrlgrad.engines.cuda.prepared.model import (
     INT64,
     Affine,
@@ -42,12 +40,11 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Source,
     View,
 )
-from ctrlgrad.engines.cuda.prepared.reading import Values
+from ctrlgrad.engines.cuda.prepared.reading import FLAG, Launches, Values
 from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES
-from ctrlgrad.engines.cuda.program import NodeStep
+from ctrlgrad.engines.cuda.program import Context, NodeStep
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, own_array
-from ctrlgrad.engines.reference.array_kernels import require_sizes
 from ctrlgrad.engines.reference.kernels import IN_PLACE
 from ctrlgrad.engines.reference.stack_kernels import OF_ROWS
 from ctrlgrad.ir import Node, StackType, TensorType, Use, attributes
@@ -62,7 +59,7 @@ class _Launches(Launches):
     """Launches outside of loops: an index that is out of range is noted with the node's site alone."""
 
     def around(self, node: Node) -> Surroundings:
-        return Surroundings(self._access, self.buffer, FLAG, Site(node, ()))
+        return Surroundings(self.access, self.buffer, FLAG, Site(node, ()))
 
 
 class Single(Values):
@@ -278,15 +275,6 @@ def _same(node: Node) -> Kernel:
     return lambda context, operands: operands[0]
 
 
-def _ensure_sizes(node: Node) -> Kernel:
-    def kernel(context: Context, operands: list[Any]) -> Any:
-        x, *dims = operands
-        require_sizes(node, np.shape(x), filled_shape(context, attributes.Required.of(node).shape, dims))
-        return x
-
-    return kernel
-
-
 def _argsort(node: Node, context: Context, x: Any) -> Any:
     x, axis = _sortable(context, x), attributes.Axis.of(node).axis
     if attributes.Order.of(node).descending:
@@ -342,7 +330,6 @@ DEVICE |= {name: partial(at_once, op) for name, op in ops.SINGLE.items()}
 DEVICE |= dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same)
 DEVICE |= {
     "matmul": _matmul,
-    "ensure_sizes": _ensure_sizes,
     "iota": _iota,
     "argsort": _of_library(_argsort),
     "top_k": _of_library(_top_k),

@@ -21,15 +21,11 @@ if TYPE_CHECKING:
 
 
 class Memory(Protocol):
-    """Account of a run's arrays, and the stream of the run."""
-
-    @property
-    def stream(self) -> Any:
-        """The compute stream of the memory manager's device; see `ctrlgrad.memory.devices.device`."""
+    """Account of a run's arrays."""
 
     @property
     def device(self) -> Any:
-        """The memory manager's device, which the library made for the session."""
+        """The memory manager's device, which the library made for the session; the run is on its compute stream."""
 
     def count(self, nbytes: int) -> Any:
         """Before memory for an array is allocated: what the memory is to hold on to as long as it lives."""

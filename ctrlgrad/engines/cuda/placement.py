@@ -15,33 +15,15 @@ for the trip count of an inner loop. What branches yield is on the host where al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
-from ctrlgrad.engines.cuda.prepared.model import INT64, Affine
-from ctrlgrad.ir import Branch, Graph, Loop, Node, StackType, TensorType, Trait, Use, Value, attributes, view
+import numpy as np
 
+from ctrlgrad.ir import Branch, Graph, Loop, Node, StackType, TensorType, Trait, Use, Value, view
+from ctrlgrad.ir.control import Carry, step_of
 
-def stepped(node: Node, operands: Sequence[object]) -> Affine | None:
-    """Result of an op on integers that go by whole steps, where it goes by whole steps too; else None."""
-    known = [x for x in operands if isinstance(x, Affine)]
-    if len(known) != len(operands) or node.op.name not in _OPS:
-        return None
-    return _OPS[node.op.name](node, *known)
-
-
-def stepping(graph: Graph, inputs: Mapping[Value, Affine]) -> dict[Value, Affine]:
-    """The values of a region that go by steps where these inputs do."""
-    found = dict(inputs)
-    for node in graph.nodes:
-        constant = attributes.Constant.find(node)
-        if constant is not None:
-            its = Affine(int(constant.value)) if is_integer(node.result) else None
-        else:
-            its = stepped(node, [found.get(v) for v in node.operands])
-        if its is not None:
-            found[node.result] = its
-    return found
+INT64 = np.dtype(np.int64)
 
 
 def is_integer(value: Value) -> bool:
@@ -49,38 +31,15 @@ def is_integer(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.rank == 0 and value.type.dtype == INT64
 
 
-def _product(node: Node, a: Affine, b: Affine) -> Affine | None:
-    for x, y in ((a, b), (b, a)):
-        if not y.is_moving:
-            return x.times(y.constant)
-    return None
-
-
-_OPS: dict[str, Callable[..., Affine | None]] = {
-    "add": lambda node, a, b: a.plus(b),
-    "subtract": lambda node, a, b: a.plus(b, -1),
-    "multiply": _product,
-    "negative": lambda node, a: a.times(-1),
-    "cast": lambda node, a: a if is_integer(node.result) else None,
-}
-
-
 def computed_carries(loop: Loop, positions: Iterable[int]) -> list[int]:
     """Positions, among the given ones, of carries that do not change by a constant integer step and that the host does
     not need."""
-    entering = [*loop.shared, *loop.carried]
-    integers = {v: Affine(0, ((slot, 1),)) for slot, v in enumerate(entering) if is_integer(v)}
-    found = stepping(loop.body, integers)
 
-    def is_steady(before: Value, after: Value) -> bool:
-        if after is before:
-            return True
-        return before in integers and after in found and found[after].terms == integers[before].terms
+    def is_steady(c: Carry) -> bool:
+        return c.next is c.in_body or (is_integer(c.in_body) and step_of(loop, c, lambda value: None) is not None)
 
     carries = {n: loop.carries[n] for n in positions}
-    changing = [
-        n for n, c in carries.items() if isinstance(c.in_body.type, TensorType) and not is_steady(c.in_body, c.next)
-    ]
+    changing = [n for n, c in carries.items() if isinstance(c.in_body.type, TensorType) and not is_steady(c)]
     if not changing:
         return []
     needed = _needed_inside(loop, (), ())

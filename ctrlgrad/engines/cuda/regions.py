@@ -21,8 +21,7 @@ import numpy as np
 from ctrlgrad.dtypes import computed_dtype
 from ctrlgrad.engines.cuda.kernel import is_fusible, kernel_constant
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place
-from ctrlgrad.engines.cuda.reduction_kernels import BLOCK, SHARED
-from ctrlgrad.engines.cuda.reductions import is_reduced, reduced_axes
+from ctrlgrad.engines.cuda.reductions import BLOCK, SHARED, is_reduced, reduced_axes
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Use, Value, attributes
 from ctrlgrad.ir.control import is_loop
 from ctrlgrad.ir.types import Shape

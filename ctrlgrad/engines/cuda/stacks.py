@@ -1,16 +1,23 @@
-"""Stacks on the device: blocks, each a contiguous array `[capacity, *element]` of which `count` rows are in use.
+"""Stacks on the device, the blocks of a chunk, and the account of one run in a session.
 
-A kernel writes a pushed value straight into the next slot; a popped row is read where it lies. Blocks double in length
-up to `BLOCK_BYTES`, so that allocation costs nothing per push; a loop over the iterations of a chunk says how many
-rows it will push, and gets one block for all of them, which is then the operand of a product without a copy. In a
-session blocks of loops that push come from the memory manager (`PushedChunk`), which moves a chunk's as one unit.
+A stack is blocks, each a contiguous array `[capacity, *element]` of which `count` rows are in use. A kernel writes a
+pushed value straight into the next slot; a popped row is read where it lies. Blocks double in length up to
+`BLOCK_BYTES`, so that allocation costs nothing per push; a loop over the iterations of a chunk says how many rows it
+will push, and gets one block for all of them, which is then the operand of a product without a copy. In a session
+blocks of loops that push come from the memory manager (`PushedChunk`), which moves a chunk's as one unit. A stack that
+is written by index, and not pushed on, is a list of rows instead, None for a slot that was never written, as in the
+reference engine; the rows themselves are never copied.
 
 Invariants: rows at and above `count` mean nothing; a block is written to only while it is the stack's `tail`: not when
 another stack holds it too, nor when a row was popped off it, which may still be read, nor when the chunk that it
 belongs to is over.
 
-A stack that is written by index, and not pushed on, is a list of rows instead, None for a slot that was never
-written, as in the reference engine; the rows themselves are never copied.
+Every array that a run in a session makes on the device is counted before it is allocated, so the budget is hard for
+them too: the library's allocator asks here (`RunMemory`). The bytes are given back when the array's memory is freed. An
+array or a block may die at any point, also while the manager works. Its end is only noted then, and handled at the
+run's next request. A row is a view that its reader may hold for as long as it likes. So a block is open (resident, at
+its place) as long as an array of its rows or a view of one lives, and it is freed when no stack and no such array holds
+it: the array's memory holds a `Lease`, which tells the manager when it dies.
 """
 
 from __future__ import annotations
@@ -18,16 +25,139 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Iterator, Sequence
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.account import RunMemory, Saved
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.reference.table import POPPED_ALONE
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.runtime.stack import MOST_AHEAD, Block, Blocks, BlockStack, InPlace, Resident
+from ctrlgrad.memory.arena import Reservation
+from ctrlgrad.memory.manager import Manager
+from ctrlgrad.runtime.stack import MOST_AHEAD, Block, Blocks, BlockStack, InPlace, Resident, Storage
+
+_BYTE = np.dtype(np.uint8)
+
+
+class RunMemory:
+    """Counts what one run allocates. Implements `ctrlgrad.engines.cuda.library.Memory`."""
+
+    def __init__(self, manager: Manager, library: ArrayLibrary) -> None:
+        self.manager, self.library = manager, library
+        # The profile has a slice for what runs now: the loops inside are parts of it.
+        self.is_recorded = False
+        self._is_counting = True
+        self._due: deque[Callable[[], None]] = deque()
+
+    @property
+    def device(self) -> Any:
+        return self.manager.device
+
+    def count(self, nbytes: int) -> Reservation | None:
+        """Make room for an array before it is allocated; its bytes count as long as the result lives.
+
+        Raises `MemoryBudgetError` where no room can be made.
+        """
+        if not self._is_counting:
+            return None
+        self.settle()
+        return self.manager.reserve(nbytes, "a value of the computation")
+
+    def allocate(self, nbytes: int) -> Any:
+        """Bytes from the manager itself, where the card is full although the budget has room: blocks leave for them.
+
+        Raises `MemoryBudgetError` or `TierRefusedError` where no room can be made.
+        """
+        self.settle()
+        return self.manager.allocate((nbytes,), _BYTE, "a value of the computation")
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Leave the arrays that are allocated inside uncounted: a replay's copies, which the manager counts as entry
+        states."""
+        before, self._is_counting = self._is_counting, False
+        try:
+            yield
+        finally:
+            self._is_counting = before
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Mark the work inside as part of a slice of the profile."""
+        before, self.is_recorded = self.is_recorded, True
+        try:
+            yield
+        finally:
+            self.is_recorded = before
+
+    def later(self, action: Callable[[], None]) -> None:
+        """Do something with the manager, but not now; finalizers call it."""
+        self._due.append(action)
+
+    def settle(self) -> None:
+        """Do what was to be done later."""
+        while self._due:
+            self._due.popleft()()
+
+
+class Lease:
+    """Lives as long as an array of a block's rows. Where it pins the block, the block is closed with its end."""
+
+    __slots__ = ("__weakref__", "is_pinning", "saved")
+
+    def __init__(self, saved: Saved, is_pinning: bool) -> None:
+        self.saved, self.is_pinning = saved, is_pinning
+
+    def __del__(self) -> None:
+        if self.is_pinning:
+            self.saved.memory.later(self.saved.storage.close)
+
+
+class Saved:
+    """A block of the manager; freed with its last holder where it `is_owner`, which a chunk that runs again is not.
+
+    It holds what its loop needs to be run again: that lives as long as one of the loop's blocks.
+    """
+
+    __slots__ = ("_needs", "_writing", "is_owner", "is_shared", "memory", "storage")
+
+    def __init__(self, memory: RunMemory, storage: Storage, is_owner: bool, needs: object) -> None:
+        self.memory, self.storage, self.is_owner, self._needs = memory, storage, is_owner, needs
+        # True if two stacks hold it; they may differ in their numbers of rows.
+        self.is_shared = False
+        self._writing: weakref.ref[Lease] | None = None
+
+    def __del__(self) -> None:
+        if self.is_owner:
+            self.memory.later(self.storage.free)
+
+    def write(self) -> Any:
+        """The array of the rows, to be written to until the chunk is over."""
+        lease = Lease(self, False)
+        self._writing = weakref.ref(lease)
+        return self.memory.library.borrowed(self.storage.open(), lease)
+
+    def open(self) -> Any:
+        """The array of the rows, which stay where they are as long as it or a view of it lives."""
+        self.memory.settle()
+        return self.memory.library.borrowed(self.storage.open(), Lease(self, True))
+
+    @property
+    def is_in_use(self) -> bool:
+        """Return true if a reader still holds one of the written rows."""
+        return self._writing is not None and self._writing() is not None
+
+    def stay(self) -> None:
+        """End the chunk; while a reader still holds a row, the block stays at its place."""
+        lease = self._writing() if self._writing is not None else None
+        if lease is not None and not lease.is_pinning:
+            self.storage.open()
+            lease.is_pinning = True
+
 
 LEAST_ROWS, BLOCK_BYTES = 16, 16 << 20
 
@@ -217,7 +347,6 @@ class RowSupply:
         self.expected = expected
         self.rows = 0
         self.most: int | None = None
-        self._blocks: list[Block] = []
 
     @property
     def is_over(self) -> bool:
@@ -233,17 +362,12 @@ class RowSupply:
         if self.most is not None:
             rows = max(1, min(rows, self.most - self.rows))
         self.rows += rows
-        self._blocks.append(self._chunk.block(rows, shape, dtype, self.label, self._number))
-        return self._blocks[-1]
+        return self._chunk.block(rows, shape, dtype, self.label, self._number)
 
     @property
     def pushed(self) -> int:
         """The rows that it has pushed so far."""
-        return sum(block.count for block in self._blocks)
-
-    def forget(self) -> None:
-        """The chunk is over. A stack may hold on to the supply; the supply must not hold on to blocks."""
-        self._blocks.clear()
+        return sum(block.count for block, number in self._chunk.blocks if number == self._number)
 
 
 class PushedChunk:
@@ -252,30 +376,32 @@ class PushedChunk:
     def __init__(self, memory: RunMemory, chunk: Blocks, is_owner: bool = True, needs: object = None) -> None:
         self.memory, self.chunk, self.is_owner, self._needs = memory, chunk, is_owner, needs
         self.is_over = False
-        self._blocks: list[Block] = []
-        self._supplies: list[RowSupply] = []
+        # The blocks, each with the number of its stack: none any more once the chunk is left, since a stack may hold on
+        # to its supply.
+        self.blocks: list[tuple[Block, int]] = []
+        self._supplies = itertools.count()
 
     def supply(self, label: str, expected: int) -> RowSupply:
         """New source of a stack's blocks."""
-        self._supplies.append(RowSupply(self, label, expected, len(self._supplies)))
-        return self._supplies[-1]
+        return RowSupply(self, label, expected, next(self._supplies))
 
     def block(self, rows: int, shape: tuple[int, ...], dtype: np.dtype, label: str, stack: int) -> Block:
         """A fresh block that counts."""
         self.memory.settle()
         saved = Saved(self.memory, self.chunk.block((rows, *shape), dtype, label, stack), self.is_owner, self._needs)
-        self._blocks.append(Block(Managed(saved), 0))
-        return self._blocks[-1]
+        block = Block(Managed(saved), 0)
+        self.blocks.append((block, stack))
+        return block
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows that were pushed."""
-        rows = ((block.count, block.storage.array) for block in self._blocks)
+        rows = ((block.count, block.storage.array) for block, _ in self.blocks)
         return sum(count * math.prod(array.shape[1:]) * array.dtype.itemsize for count, array in rows)
 
     def detach(self, carry: list[Any]) -> int:
         """Copy what lies in the chunk's blocks and is carried on. Answers how many copies that were."""
-        roots = {id(block.storage.array) for block in self._blocks}
+        roots = {id(block.storage.array) for block, _ in self.blocks}
         copies = 0
         for holder, place in _arrays(carry):
             x = holder[place]
@@ -286,8 +412,8 @@ class PushedChunk:
 
     def end(self) -> None:
         """The chunk has run, and nothing is pushed on its blocks any more."""
-        self._close()
-        for block in self._blocks:
+        self.is_over = True
+        for block, _ in self.blocks:
             block.storage.shrink(block.count)
 
     def leave(self) -> None:
@@ -296,21 +422,15 @@ class PushedChunk:
 
         In a chunk that runs again the manager takes them by itself.
         """
-        blocks, self._blocks = self._blocks, []
-        for block in blocks:
+        blocks, self.blocks = self.blocks, []
+        for block, _ in blocks:
             assert self.is_owner or not block.storage.saved.is_in_use
             block.storage.saved.stay()
 
     def abandon(self) -> None:
         """The chunk has failed."""
-        self._close()
-        self._blocks.clear()
-
-    def _close(self) -> None:
         self.is_over = True
-        for supply in self._supplies:
-            supply.forget()
-        self._supplies.clear()
+        self.blocks.clear()
 
 
 def _arrays(carry: list[Any]) -> Iterator[tuple[Any, Any]]:

@@ -103,10 +103,10 @@ def whole_number(
     return number
 
 
-def size_argument(operation: str, what: str, value: Any) -> Any:
-    """An int, or a traced integer scalar."""
+def size_argument(operation: str, what: str, value: Any, least: int | None = None) -> Any:
+    """An int of `least` or more, or a traced integer scalar."""
     if not isinstance(value, Tensor):
-        return whole_number(operation, what, value)
+        return whole_number(operation, what, value, least=least)
     term.scalar_index(operation, what, value.type)
     return cast(value, np.int64)
 

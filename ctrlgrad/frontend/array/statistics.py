@@ -184,6 +184,11 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Any:
     return searchsorted(bins, x, side="left" if right else "right")
 
 
+def _is_number(bins: Any) -> bool:
+    """Return true for a number of bins, false for their edges."""
+    return isinstance(bins, int | float) or getattr(bins, "ndim", None) == 0
+
+
 @array_function()
 def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
     """The edges of the bins of `histogram`; as `numpy.histogram_bin_edges`, for a number of bins or their edges.
@@ -191,7 +196,7 @@ def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None, weights: Any 
     >>> cnp.histogram_bin_edges([0.0, 1.0], 2)
     array([0. , 0.5, 1. ])
     """
-    if not isinstance(bins, int):
+    if not _is_number(bins):
         return operand("histogram_bin_edges", bins)
     bins = whole_number("histogram_bin_edges", "the number of bins", bins, least=1)
     x = floats("histogram_bin_edges", ravel(operand("histogram_bin_edges", x)))
@@ -241,7 +246,7 @@ def histogramdd(
     sample = operand("histogramdd", sample)
     sample = expand_dims(sample, 1) if rank_of(sample) == 1 else sample
     rank = known_size("histogramdd", shape_of(sample)[1])
-    each = [bins] * rank if isinstance(bins, int) else list(bins)
+    each = [bins] * rank if _is_number(bins) else list(bins)
     if len(each) != rank:
         raise ShapeError("histogramdd: not as many bins as dimensions", expected=f"{rank}", got=f"{len(each)}")
     ranges = [None] * rank if range is None else list(range)
@@ -279,7 +284,7 @@ def histogram2d(
            [0., 1.]])
     """
     # One vector of edges is for both.
-    if not isinstance(bins, int) and len(bins) not in (1, 2):
+    if not _is_number(bins) and len(bins) not in (1, 2):
         bins = [bins, bins]
     points = stack([operand("histogram2d", x), operand("histogram2d", y)], axis=1)
     counts, edges = histogramdd(points, bins, range, weights, density)

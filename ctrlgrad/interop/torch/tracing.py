@@ -211,8 +211,14 @@ class Trace(TorchDispatchMode):
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        with holding(REPRESENTATION, self), self, self.functions:
-            yield
+        try:
+            with holding(REPRESENTATION, self), self, self.functions:
+                yield
+        except Exception:
+            # PyTorch and the table refuse symbols where they take numbers, each with an error of its own.
+            if self.symbols:
+                tracing.note_number()
+            raise
 
     # Values as tensors, and back.
 

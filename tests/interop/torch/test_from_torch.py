@@ -394,3 +394,23 @@ def test_parameters_are_asked_for_by_name() -> None:
         f(np.ones(2, np.float32))
     with pytest.raises(UserInputError, match="no bias"):
         f({"weight": f.params["weight"]}, np.ones(2, np.float32))
+
+
+NEED_SIZES: dict[str, Any] = {
+    "max_pool1d": lambda x: F.max_pool1d(x[None, None], 1).sum(),
+    "split": lambda x: sum(part.sum() for part in x.split(2)),
+    "roll": lambda x: x.roll(1).sum(),
+    "pad": lambda x: F.pad(x, (0, 8 - x.size(0))).sum(),
+    "a comparison": lambda x: x.sum() if x.size(0) > 4 else x.sum() * 1.0,
+    "a view that is changed": lambda x: x.clone().split(1)[0].mul_(1.0)[0] - 1 + x.sum(),
+}
+
+
+@pytest.mark.parametrize("name", NEED_SIZES)
+def test_a_function_that_needs_sizes_in_pytorch_is_traced_once_for_each(name: str) -> None:
+    """PyTorch's errors for symbols are of many types; none is a fault of the user's."""
+    inner = cg.from_torch(NEED_SIZES[name])
+    fn = cg.function(lambda x: inner(x))
+    for n in (3, 4, 5, 6):
+        assert fn(np.ones(n)) == n
+    assert fn.traces == 5

@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels import joined
 from ctrlgrad.engines.cuda.library import ArrayLibrary, Launcher
 from ctrlgrad.engines.cuda.prepared import graphs, walker
@@ -59,7 +58,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     wrapped,
 )
 from ctrlgrad.engines.cuda.prepared.reading import Input, StackValue, TableValue, Unusable
-from ctrlgrad.engines.cuda.program import Program, Values
+from ctrlgrad.engines.cuda.program import Context, Program, Values
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array
 from ctrlgrad.engines.reference.table import own_stack
@@ -67,12 +66,19 @@ from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import TensorType
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
+class Table(list[Any]):
     """Rows in one array, and which of them were written; None where all were."""
 
-    rows: Any
-    marks: Any
+    def __init__(self, rows: Any, marks: Any) -> None:
+        super().__init__((rows, marks))
+
+    @property
+    def rows(self) -> Any:
+        return self[0]
+
+    @property
+    def marks(self) -> Any:
+        return self[1]
 
 
 def inputs_of(
@@ -159,7 +165,7 @@ def as_table(context: Context, stack: Table | Stack, its: View) -> Table:
 def as_stack(context: Context, table: Table) -> Stack:
     """Stack form of a table, outside of launch lists. Waits for the marks."""
     (written,) = context.on_host(table.marks)
-    if written.all():
+    if written is None or written.all():
         return DeviceStack.of(context.library, table.rows)
     return DeviceRows(table.rows[number, ...] if is_there else None for number, is_there in enumerate(written))
 
@@ -178,48 +184,21 @@ def captured(context: Context, shared: Sequence[Any], inputs: Sequence[Input]) -
 
 
 def array_buffer(context: Context, its: CarriedArray, carry: list[Any], position: int) -> Any:
-    """The buffer of a carried array, with what it is."""
+    """The buffer of a carried array, with what it is. Raises `MemoryError`, and leaves the carry as it was."""
     library, holder = context.library, [carry[position]]
     carry[position] = None
     try:
         array, was_copied = own_array(holder, library)
+        context.counts.calls += was_copied
+        holder = [array]
+        if tuple(array.strides) != contiguous(its.shape, its.dtype):
+            array = library.empty(its.shape, its.dtype)
+            array[...] = holder[0]
+            context.counts.calls += 1
     except MemoryError:
         carry[position] = holder[0]
         raise
-    context.counts.calls += was_copied
-    carry[position] = array  # until all of it is had
-    if tuple(array.strides) != contiguous(its.shape, its.dtype):
-        ordered = library.empty(its.shape, its.dtype)
-        ordered[...] = array
-        context.counts.calls += 1
-        array = ordered
-    carry[position] = None
     return array
-
-
-def table_buffers(
-    context: Context, body: PreparedBody, position: int, given: Input, carry: list[Any]
-) -> dict[Carried, Any]:
-    """Buffers of a table's rows and marks. If memory runs out, the previous table is still carried."""
-    assert isinstance(given, TableValue)
-    table = as_table(context, carry[position], given.rows)
-    parts = [(n, body.carries[n]) for n in (position, body.marks[position])]
-    marks = table.marks
-    if marks is None:
-        context.counts.calls += 1
-        marks = context.xp.ones(given.rows.shape[:1], np.bool_)
-    held, found = [table.rows, marks], dict[Carried, Any]()
-    # These names are dropped, so that an array with no other reference becomes a buffer.
-    del table, marks
-    carry[position] = None
-    try:
-        for number, (part, its) in enumerate(parts):
-            assert isinstance(its, CarriedArray)
-            found[Carried(part)] = array_buffer(context, its, held, number)
-    except MemoryError:
-        carry[position] = Table(*found.values(), *held[len(found) :])
-        raise
-    return found
 
 
 # Numbers of a stack of the host's that a run has on the card at most, and where only the card knows how many it needs;
@@ -442,6 +421,7 @@ class Binding:
         Raises `MemoryError` where there is no memory for the buffers; what is carried is in `carry` then.
         """
         self._given, self.carried, self._number = given, {}, context.run_number
+        taken: list[tuple[Carried, list[Any], int]] = []
         try:
             # Products have a workspace, which counts in a session.
             self._launcher = self.library.launcher(self.body.products > 0)
@@ -449,21 +429,34 @@ class Binding:
             if Flag() in self.list.named:
                 self._flag = context.index_flag()
             for position in self.positions:
-                its = self.body.carries[position]
-                assert isinstance(its, CarriedArray)
-                if position in self.body.marks:
-                    self.carried |= table_buffers(context, self.body, position, self._inputs[position], carry)
-                else:
-                    self.carried[Carried(position)] = array_buffer(context, its, carry, position)
-        except MemoryError:
+                for part, holder, number in self._parts(context, carry, position):
+                    its = self.body.carries[part]
+                    assert isinstance(its, CarriedArray)
+                    self.carried[Carried(part)] = array_buffer(context, its, holder, number)
+                    taken.append((Carried(part), holder, number))
             for position in self.positions:
-                if Carried(position) in self.carried:
-                    carry[position] = self.carry(position)
+                carry[position] = None
+        except MemoryError:
+            for name, holder, number in taken:
+                holder[number] = self.carried[name]
             self.end()
             raise
         for named in self.list.named:
             self.list.set(named, self._word(named, context))
         self.graph = None
+
+    def _parts(self, context: Context, carry: list[Any], position: int) -> list[tuple[int, list[Any], int]]:
+        """The arrays of a carry: the position of the buffer of each, and where the carry holds it."""
+        marks = self.body.marks.get(position)
+        if marks is None:
+            return [(position, carry, position)]
+        given = self._inputs[position]
+        assert isinstance(given, TableValue)
+        table = carry[position] = as_table(context, carry[position], given.rows)
+        if table.marks is None:
+            context.counts.calls += 1
+            table[1] = context.xp.ones(given.rows.shape[:1], np.bool_)
+        return [(position, table, 0), (marks, table, 1)]
 
     @property
     def positions(self) -> list[int]:

@@ -38,7 +38,6 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.compile import GroupStep
 from ctrlgrad.engines.cuda.placement import HOST, Places
-from ctrlgrad.engines.cuda.prepared.launches import Launches, Listing, Numbers, Rates
 from ctrlgrad.engines.cuda.prepared.model import (
     BOOL,
     ENDLESS,
@@ -77,7 +76,11 @@ from ctrlgrad.engines.cuda.prepared.placement import Sharing, placed
 from ctrlgrad.engines.cuda.prepared.reading import (
     Computed,
     Input,
+    Launches,
+    Listing,
     LocalStack,
+    Numbers,
+    Rates,
     Reading,
     StackValue,
     TableValue,
@@ -402,7 +405,7 @@ def left_behind(launches: Launches, arrays: Sequence[tuple[View, Operand]]) -> N
 
 
 class Looping(Protocol):
-    """Interface of the kernel of a `while` node (`ctrlgrad.engines.cuda.loops.Loop`) that this module needs.
+    """Interface of the kernel of a `while` node (`ctrlgrad.engines.cuda.control.Loop`) that this module needs.
 
     `tables` are the places, among the body's inputs, of stacks that are read and written by index; `iteration` is the
     body without the predicate.

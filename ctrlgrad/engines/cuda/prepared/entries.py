@@ -23,7 +23,6 @@ import numpy as np
 from ctrlgrad.engines.cuda.kernel import Access, KernelText, Parameter, Spec
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.prepared import walker
-from ctrlgrad.engines.cuda.prepared.launches import moved_by
 from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
     Become,
@@ -42,8 +41,9 @@ from ctrlgrad.engines.cuda.prepared.model import (
     loops_in,
     wrapped,
 )
+from ctrlgrad.engines.cuda.prepared.reading import moved_by
 from ctrlgrad.engines.cuda.products import Address, Factor, layout, parameters
-from ctrlgrad.engines.cuda.reduction_kernels import ONE, KernelSpec, of_numbers
+from ctrlgrad.engines.cuda.reductions import ONE, KernelSpec, of_numbers
 from ctrlgrad.engines.cuda.sites import Site
 from ctrlgrad.engines.precision import Precision
 

@@ -50,7 +50,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     items_in_order,
     lists_in,
 )
-from ctrlgrad.engines.cuda.reduction_kernels import ONE, KernelSpec, of_numbers
+from ctrlgrad.engines.cuda.reductions import ONE, KernelSpec, of_numbers
 
 # CUDA's version with while nodes, as the driver and the compiler have it.
 NEEDED = 12, 4
@@ -120,18 +120,12 @@ _CONDITION = Access(is_number=True)
 
 
 def choice(numbers: Sequence[int]) -> KernelSpec:
-    """The kernel that sets conditions by a number on the card: each where it is that one of these."""
-    outputs = tuple(Parameter("bool", f"o{k}") for k in range(len(numbers)))
-    operation = "\n".join(f"o{k} = a0 == int64({number});" for k, number in enumerate(numbers))
-    text = KernelText((Parameter("int64", "a0"),), outputs, operation)
-    return of_numbers(text, Access(), *[_CONDITION] * len(numbers))
-
-
-def going_on() -> KernelSpec:
-    """The kernel that sets the condition of a while node: by a number on the card, unless the run is stopped."""
+    """The kernel that sets conditions by a number on the card: each where it is that one of these, unless the run is
+    stopped."""
     inputs = tuple(Parameter("int64", f"a{k}") for k in range(3))
-    text = KernelText(inputs, (Parameter("bool", "o0"),), "o0 = (a0 == int64(1)) & (a1 != a2);")
-    return of_numbers(text, *[Access()] * 3, _CONDITION)
+    outputs = tuple(Parameter("bool", f"o{k}") for k in range(len(numbers)))
+    operation = "\n".join(f"o{k} = (a0 == int64({number})) & (a1 != a2);" for k, number in enumerate(numbers))
+    return of_numbers(KernelText(inputs, outputs, operation), *[Access()] * 3, *[_CONDITION] * len(numbers))
 
 
 @dataclass(frozen=True)
@@ -325,9 +319,8 @@ class Capture:
     @property
     def kernels(self) -> list[Spec]:
         """Kernels that may not have been called before: those of conditions, and of the lists inside."""
-        sides = {_numbers(item) for item in items_in_order(self.body.items) if isinstance(item, Branching)}
-        specs: list[Spec] = [going_on()]
-        specs += map(choice, sorted(sides - {()}))
+        sides = {_numbers(item) for item in items_in_order((self.body.loop,)) if lists_in(item)}
+        specs: list[Spec] = list(map(choice, sorted(sides - {()})))
         inside = [launch for item in self.body.items for its in lists_in(item) for launch in all_launches(its)]
         specs += [launch.spec for launch in inside if not isinstance(launch, ProductLaunch)]
         return list(dict.fromkeys(specs))
@@ -345,12 +338,11 @@ class Capture:
                 for its in lists_in(item):
                     bodies.append(tuple(self._parts(its, inside)))
                     inside += entries_of(its) + 1
-                if isinstance(item, Repeating):
-                    put = partial(self._go_on, item.goes_on)
-                    parts.append(Part(put, tuple(bodies), is_loop=True))
-                elif isinstance(item, Branching) and (numbers := _numbers(item)):
-                    put = partial(self._choose, item.chosen, numbers)
-                    parts.append(Part(put, tuple(bodies[k] for k in numbers)))
+                if numbers := _numbers(item):
+                    assert isinstance(item, Repeating | Branching)
+                    is_loop = isinstance(item, Repeating)
+                    put = partial(self._choose, item.goes_on if isinstance(item, Repeating) else item.chosen, numbers)
+                    parts.append(Part(put, tuple(bodies[k - is_loop] for k in numbers), is_loop))
                 start = inside
             count = 0 if has_lists else entries_of(list(group))
             if count:
@@ -359,25 +351,21 @@ class Capture:
         return parts
 
     def _choose(self, number: View, numbers: Sequence[int], stream: int, handles: Sequence[int]) -> None:
-        """Set conditions by a number on the card: each where it is that one of `numbers`."""
-        address = self.list.now(self._writer.place(number))
-        self._set_conditions(choice(numbers), [address], stream, handles)
-
-    def _go_on(self, number: View, stream: int, handles: Sequence[int]) -> None:
-        """Set the condition of a loop, unless this run is the one that is stopped."""
-        addresses = [self.list.now(self._writer.place(x)) for x in (number, self.body.word(Register("run")))]
-        self._set_conditions(going_on(), [*addresses, self._stopped], stream, handles)
-
-    def _set_conditions(self, spec: KernelSpec, given: Sequence[int], stream: int, handles: Sequence[int]) -> None:
-        words = Words()
+        """Set conditions by a number on the card, unless this run is the one that is stopped."""
+        given = [self.list.now(self._writer.place(x)) for x in (number, self.body.word(Register("run")))]
+        spec, words = choice(numbers), Words()
         signed = [int(np.uint64(handle).astype(np.int64)) for handle in handles]
-        kind, arguments = self._writer.kernel(words, spec, parameters_of(words, [*given, *signed, *ONE]), 1)
+        kind, arguments = self._writer.kernel(
+            words, spec, parameters_of(words, [*given, self._stopped, *signed, *ONE]), 1
+        )
         entry = words.add(kind)
         words.inner(arguments)
         made = words.made()
         walker.run(made.address + WORD * entry, 0, 1, self._launcher.functions, stream)
 
 
-def _numbers(item: Branching) -> tuple[int, ...]:
-    """Numbers of the sides of a branch that launch anything."""
-    return tuple(k for k, side in enumerate(item.sides) if all_launches(side))
+def _numbers(item: Item) -> tuple[int, ...]:
+    """Numbers at which an item's lists are gone through, if they launch anything."""
+    if isinstance(item, Repeating):
+        return (1,)
+    return tuple(k for k, side in enumerate(lists_in(item)) if all_launches(side))

@@ -449,8 +449,8 @@ class PreparedBody:
     def endless(self) -> dict[int, CarriedRows]:
         """The stacks on which as many rows are pushed as the data says, or off which as many are popped, by their
         positions."""
-        found = {position: its for position, its in enumerate(self.carries) if isinstance(its, CarriedRows)}
-        return {position: its for position, its in found.items() if its.is_endless}
+        found = enumerate(self.carries)
+        return {position: its for position, its in found if isinstance(its, CarriedRows) and its.is_endless}
 
     @property
     def products(self) -> int:

@@ -22,10 +22,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.indexing import Chosen, chosen
+from ctrlgrad.engines.cuda.indexing import Chosen, chosen, gather, scatter
 from ctrlgrad.engines.cuda.kernel import C_TYPES, KernelText, is_fusible, op_text
-from ctrlgrad.engines.cuda.placement import stepped
-from ctrlgrad.engines.cuda.prepared.launches import Numbers, broadcast, part, viewed
+from ctrlgrad.engines.cuda.placement import is_integer
 from ctrlgrad.engines.cuda.prepared.model import (
     BOOL,
     INT64,
@@ -43,11 +42,15 @@ from ctrlgrad.engines.cuda.prepared.model import (
 from ctrlgrad.engines.cuda.prepared.reading import (
     Computed,
     LocalStack,
+    Numbers,
     Reading,
     StackValue,
     TableValue,
     Unusable,
     Values,
+    broadcast,
+    part,
+    viewed,
 )
 from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES, is_one_product, layout, too_large
 from ctrlgrad.engines.cuda.program import NodeStep
@@ -56,6 +59,7 @@ from ctrlgrad.engines.cuda.reductions import (
     SCANS,
     node_text,
     reduced_shape,
+    scan,
     summed_axes,
 )
 from ctrlgrad.engines.cuda.sites import Site
@@ -204,7 +208,7 @@ def _new(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     element = stack.type.element
     if step.operands and reading.value(step.operands[0]) != Affine(0):
         return (_blank(reading, reading.value(step.operands[0]), _known(element.shape, step.node), element.dtype),)
-    number = reading.listing.new_stack()
+    number = reading.listing.stacks = reading.listing.stacks + 1
     count = reading.listing.rates.lengths.get(number, MANY)
     rows = reading.launches.buffer((count, *_known(element.shape, step.node)), element.dtype)
     return (LocalStack(rows, Affine(0), number),)
@@ -394,10 +398,34 @@ Single = Callable[[Values, NodeStep], tuple[object, ...]]
 # Numbers of the host.
 
 
+def _stepped(node: Node, operands: Sequence[object]) -> Affine | None:
+    """Result of an op on integers that go by whole steps, where it goes by whole steps too; else None."""
+    known = [x for x in operands if isinstance(x, Affine)]
+    if len(known) != len(operands) or node.op.name not in _STEPPED:
+        return None
+    return _STEPPED[node.op.name](node, *known)
+
+
+def _multiple(node: Node, a: Affine, b: Affine) -> Affine | None:
+    for x, y in ((a, b), (b, a)):
+        if not y.is_moving:
+            return x.times(y.constant)
+    return None
+
+
+_STEPPED: dict[str, Callable[..., Affine | None]] = {
+    "add": lambda node, a, b: a.plus(b),
+    "subtract": lambda node, a, b: a.plus(b, -1),
+    "multiply": _multiple,
+    "negative": lambda node, a: a.times(-1),
+    "cast": lambda node, a: a if is_integer(node.result) else None,
+}
+
+
 def computed(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     """An op on numbers of the host: one that goes by steps again, or a number that the card computes."""
     operands = [reading.value(slot) for slot in step.operands]
-    found = stepped(step.node, operands) or _converted(step.node, operands)
+    found = _stepped(step.node, operands) or _converted(step.node, operands)
     if found is not None:
         return (found,)
     if not is_fusible(step.node):
@@ -421,11 +449,6 @@ def _same(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     return (reading.value(step.operands[0]),)
 
 
-def _ensure_sizes(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    require_sizes(step.node, reading.view(step.operands[0]).shape, _shape(reading, step, attributes.Required))
-    return _same(reading, step)
-
-
 # Views.
 
 
@@ -434,6 +457,12 @@ def _shape(at: Values, step: NodeStep, says: type[attributes.Shape] = attributes
     shape = says.of(step.node).shape
     sizes = iter(step.operands[len(step.operands) - shape.count(None) :])
     return tuple(at.size(next(sizes)) if d is None else d for d in shape)
+
+
+def _ensure_sizes(at: Values, step: NodeStep) -> tuple[object, ...]:
+    view = at.view(step.operands[0])
+    require_sizes(step.node, view.shape, _shape(at, step, attributes.Required))
+    return (view,)
 
 
 def _viewing(of: Callable[[Node, np.ndarray], np.ndarray]) -> Single:
@@ -494,7 +523,12 @@ def _kept(at: Values, view: View) -> View:
 
 def _taken(at: Values, x: View, key: Sequence[object], node: Node) -> View:
     """The elements that a key selects, in place, or gathered if an index is on the card."""
-    return at.launches.gather(_chosen(at, x, key), node) if any(map(_is_index, key)) else _part(at, x, key)
+    if not any(map(_is_index, key)):
+        return _part(at, x, key)
+    its = _chosen(at, x, key)
+    found = at.launches.buffer(its.shape, its.whole.dtype)
+    at.launches.items += gather(its, found, at.launches.around(node))
+    return found
 
 
 def _put(
@@ -504,7 +538,7 @@ def _put(
     if any(map(_is_index, key)):
         its, found = _chosen(at, whole, key), value if isinstance(value, View) else at.launches.copy(value)
         _require_fit(its.shape, found)
-        at.launches.scatter(its, found, text, node)
+        at.launches.items += scatter(its, found, text, at.launches.around(node))
         return
     place = _part(at, whole, key)
     _require_fit(place.shape, value)
@@ -565,7 +599,9 @@ def _scan(at: Values, step: NodeStep) -> tuple[object, ...]:
     axis, backwards = attributes.Axis.of(node).axis, attributes.Scan.of(node).reverse
     out = at.launches.buffer(view.shape, view.dtype)
     seen = [viewed(x, lambda a: np.flip(a, axis)) if backwards else x for x in (view, out)]
-    at.launches.scan(node_text(node), axis, *seen)
+    x, result = seen
+    launches = at.launches
+    launches.items += scan(node_text(node), x.shape, axis, [x], [result], launches.access, launches.buffer)
     return (out,)
 
 
@@ -599,11 +635,11 @@ SINGLE: dict[str, Single] = {
     **dict.fromkeys(SCANS, _scan),
     "concat": _concat,
     "matmul": matmul,
+    "ensure_sizes": _ensure_sizes,
 }
 OPS: dict[str, Op] = {
     **SINGLE,
     **dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same),
-    "ensure_sizes": _ensure_sizes,
     "stack_new": _new,
     "stack_from_tensor": _from_tensor,
     "stack_to_tensor": _to_tensor,

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.prepared.binding import (
     Binding,
@@ -44,7 +43,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     count as count_of,
 )
 from ctrlgrad.engines.cuda.prepared.reading import Input
-from ctrlgrad.engines.cuda.program import Program, Values
+from ctrlgrad.engines.cuda.program import Context, Program, Values
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.ir import TensorType
@@ -193,7 +192,7 @@ class Iterations:
         # The list, while what is carried is in its buffers.
         self._binding: Binding | None = None
         # Where there was no memory for a graph.
-        self._has_no_graph = False
+        self._has_no_graph = body.has_no_graph
         # Iterations of the last run, and how many rows it pushed on each stack, or popped off it.
         self._ran = 0
         self._counted: dict[int, int] = {}
@@ -238,7 +237,7 @@ class Iterations:
             first = 0 if binding.is_warm else 1
             is_long = self._is_long(form.body, count, first)
             in_graph = is_long and self._has_graph(binding)
-            if is_long and first and not self._is_refused:
+            if is_long and first and not self._has_no_graph:
                 count = first
             rows, saved = self._lent(form.body, count), binding.saved() if form.body.endless else []
             self.context.counts.calls += len(saved)
@@ -344,13 +343,9 @@ class Iterations:
             return count
         return min(count, unknown)
 
-    @property
-    def _is_refused(self) -> bool:
-        return self._has_no_graph or self.body.has_no_graph
-
     def _has_graph(self, binding: Binding) -> bool:
         """Return true if there is a graph of a list that has been called before; capture it if needed."""
-        if not self._is_refused:
+        if not self._has_no_graph:
             try:
                 if not binding.has_graph() and binding.is_warm:
                     binding.capture()
@@ -358,7 +353,7 @@ class Iterations:
                 self._refused_graph(reason)
             except MemoryError:
                 self._has_no_graph, self.body.without_graph = True, "there is no memory for its products"
-        return binding.graph is not None and not self._is_refused
+        return binding.graph is not None and not self._has_no_graph
 
     def _refused_graph(self, reason: Refused) -> None:
         self._has_no_graph, self.body.without_graph = True, str(reason)
