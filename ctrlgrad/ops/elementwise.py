@@ -323,11 +323,21 @@ _binary(
 )
 # x - y * floor(x / y), with the quotient that the value is of: that of 1 and -inf is -1.
 _binary("remainder", REAL, lambda t, z, x, y: t, lambda t, z, x, y: -t * emit("floor_divide", x, y), traits=SINGULAR)
+
+
+def _part_of_angle(t: Term, other: Term, this: Term) -> Term:
+    """other / (other**2 + this**2), with the square of the smaller over the larger, which does not overflow."""
+    wide = emit("abs", other) > emit("abs", this)
+    larger, smaller = where(wide, other, this), where(wide, this, other)
+    ratio = smaller / larger
+    return t * (where(wide, 1, ratio) / larger / (1 + ratio * ratio))
+
+
 _binary(
     "arctan2",
     "f",
-    lambda t, z, y, x: t * (x / (x * x + y * y)),
-    lambda t, z, y, x: -t * (y / (x * x + y * y)),
+    lambda t, z, y, x: _part_of_angle(t, x, y),
+    lambda t, z, y, x: -_part_of_angle(t, y, x),
     traits=SINGULAR,
 )
 
@@ -343,17 +353,16 @@ _binary("hypot", "f", lambda t, z, x, y: _part_of_hypot(t, z, x), lambda t, z, x
 _binary("copysign", "f", lambda t, z, x, y: t * (emit("copysign", 1, x) * emit("copysign", 1, y)), None)
 
 
-def _softmax_of_two(t: Term, z: Term, x: Term) -> Term:
-    """exp(x - z), 0 where both operands are -inf, and 1 where x is inf and the other one a number."""
-    above = where(z.equals(math.inf), 0, z)
-    return t * emit("exp", where(x.equals(math.inf), above, x - where(z.equals(-math.inf), 0, z)))
+def _softmax_of_two(t: Term, x: Term, y: Term) -> Term:
+    """sigmoid(x - y): exp(x - z) would have the rounding errors of a large z. 0 of two -inf, and 1 of two inf."""
+    return t * emit("sigmoid", x - where(x.equals(y), where(emit("isinf", x), 0, y), y))
 
 
 _binary(
     "logaddexp",
     "f",
-    lambda t, z, x, y: _softmax_of_two(t, z, x),
-    lambda t, z, x, y: _softmax_of_two(t, z, y),
+    lambda t, z, x, y: _softmax_of_two(t, x, y),
+    lambda t, z, x, y: _softmax_of_two(t, y, x),
     cheap=False,
 )
 

@@ -85,8 +85,9 @@ reverse_joint(
 
 
 def _direction(x: Term, out: Term) -> Term:
-    """conj(x) / abs(x), and 0 at 0."""
-    return conj(x) / as_complex(where(out.equals(0), 1, out), x)
+    """conj(x) / abs(x), and 0 at 0: two quotients of reals, since 1 / abs(x) overflows where abs(x) is subnormal."""
+    size = where(out.equals(0), 1, out)
+    return emit("complex", emit("real", x) / size, -emit("imag", x) / size)
 
 
 def _push_abs(tangents: Sequence[Term], out: Term, x: Term, **attrs: Any) -> Term:
