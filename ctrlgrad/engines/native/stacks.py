@@ -299,7 +299,9 @@ class FrameStack:
         """Room for so many rows more, in one piece."""
         count = self.integers[fields.COUNT] + self.integers[fields.BELOW]
         if self.stack.written is not None or (count and self.is_indexed):
-            self.gather(2 * count + max(1, min(LEAST_ROWS, MOST_AHEAD // max(self.row_bytes(shape), 1))))
+            # `whole` doubles this. Where memory counts, there is room for no more.
+            least = LEAST_ROWS if current() is None else 1
+            self.gather(count + max(1, min(least, MOST_AHEAD // max(self.row_bytes(shape), 1))))
             return
         # There is room for several times as many. A block that was closed has none for no rows either.
         rows = max(rows, 1)
