@@ -117,6 +117,7 @@ TABLE = {
         "CHUNK_BYTES": "stacks",
         "LEAST_ROWS": "stacks",
         "LEAST_ROWS MOST_AHEAD": "rows of a block: tests/native/test_stack_memory.py",
+        "MOST_AHEAD": "rows of a block: tests/native/test_stack_memory.py",
         "MOST_KEPT": "stacks",
         "SHARE": "stacks",
     },
