@@ -276,7 +276,7 @@ def test_an_error_in_a_call_with_a_second_size_does_not_cost_a_trace_for_each_si
 
 
 def test_an_error_that_passes_does_not_make_a_function_ask_for_sizes() -> None:
-    """It is raised in the trace for unknown sizes alone; the call works, with a warning that has its text."""
+    """An error of the trace for unknown sizes alone becomes a warning with its text, and the call works."""
     left = [0]
 
     def total(x: Any) -> Any:
@@ -362,7 +362,7 @@ NUMBERS_OF_UNKNOWN_SIZE: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", NUMBERS_OF_UNKNOWN_SIZE)
 def test_a_number_of_something_may_be_an_unknown_size(name: str) -> None:
-    """Its check does not ask for the number: one graph serves all sizes."""
+    """The check of such an argument does not ask for the number: one graph serves all sizes."""
     fn = cg.function(NUMBERS_OF_UNKNOWN_SIZE[name])
     for n in (3, 4, 5, 6):
         np.testing.assert_allclose(fn(np.ones(n)), n, rtol=1e-12)

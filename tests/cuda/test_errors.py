@@ -63,7 +63,7 @@ def test_ops_that_elements_make_fail_run_on_the_host(monkeypatch: pytest.MonkeyP
 def test_an_index_error_of_the_library_itself_is_no_advice_about_an_index(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It keeps its type and text. Once it said that the user's index was out of range."""
+    """Such an error keeps its type and text. Once the message said that the user's index was out of range."""
     library = StandIn()
     monkeypatch.setattr(cupy_library, "cupy_library", lambda number=0: library)
 

@@ -319,7 +319,7 @@ def in_both(x: Any) -> Any:
 
 
 def test_a_pass_inside_has_memory_behind_the_rows_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It pushes one row, behind one that the iteration has pushed: two must fit behind the last slot."""
+    """A pass of the inner loop pushes one row behind a row of the outer iteration: memory must have room for both."""
     monkeypatch.setattr(row_memory, "OWN_BYTES", 1)
     bodies, prepared = [], runner.prepared
     monkeypatch.setattr(runner, "prepared", lambda *given: (bodies.append(prepared(*given)), bodies[-1])[1])

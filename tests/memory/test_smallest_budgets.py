@@ -370,20 +370,24 @@ def in_two_threads(work: Callable[[], object]) -> None:
             future.result(timeout=300)
 
 
-def test_two_threads_are_not_refused_in_the_least_budget_of_one() -> None:
-    """A call that is refused beside another thread's begins anew alone. Once half of such calls failed in twice the
-    least budget."""
-    run = slope_of_sines(200)
+def assert_small_budgets_suffice_for_two_threads(run: Callable[[], Any], times: int) -> None:
+    """Check that two threads run a call so many times each, in one to two times the least budget of one call."""
     expected, least = run(), memory.plan(run).least
 
-    def work() -> None:
-        for _ in range(10):
+    def several() -> None:
+        for _ in range(times):
             np.testing.assert_array_equal(run(), expected)
 
     for limit in (least, 3 * least // 2, 2 * least):
         with memory.budget(device=limit) as session:
-            in_two_threads(work)
+            in_two_threads(several)
             assert_no_chunks(session.manager())
+
+
+def test_two_threads_are_not_refused_in_the_least_budget_of_one() -> None:
+    """A call that is refused beside another thread's begins anew alone. Once half of such calls failed in twice the
+    least budget."""
+    assert_small_budgets_suffice_for_two_threads(slope_of_sines(200), 10)
 
 
 def test_two_threads_make_and_call_pullbacks_in_the_least_budget_of_one() -> None:
@@ -416,23 +420,14 @@ def test_two_threads_of_the_reference_engine_are_not_refused_in_the_least_budget
         with cg.options(engine="reference"):
             return gradient(x) if work == "gradient" else cg.vjp(flow, x)[1](np.ones(1000))[0]
 
-    expected, least = run(), memory.plan(run).least
-
-    def several() -> None:
-        for _ in range(5):
-            np.testing.assert_array_equal(run(), expected)
-
-    for limit in (least, 3 * least // 2, 2 * least):
-        with memory.budget(device=limit) as session:
-            in_two_threads(several)
-            assert_no_chunks(session.manager())
+    assert_small_budgets_suffice_for_two_threads(run, 5)
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
 @pytest.mark.parametrize("others", ["a budget each", "one budget", "one of two has a budget"])
 def test_threads_in_other_budgets_share_a_pullback_that_needs_all_of_its_own(others: str, engine: str) -> None:
-    """Its rows are read in turns of the budget that they lie in, which may have ended. Once a third of such calls
-    failed, and nearly all on the reference engine."""
+    """Calls of the pullback take turns under the budget that its rows lie in, which may have ended. Once a third of
+    such calls failed, and nearly all on the reference engine."""
     flow = lambda x: cg.fori_loop(0, 40, lambda i, x: x + 0.01 * cnp.sin(x), x)
     x, begun = np.linspace(0.0, 1.0, 4000), iter(range(100))
 

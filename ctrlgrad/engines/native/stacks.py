@@ -299,7 +299,7 @@ class FrameStack:
         """Room for so many rows more, in one piece."""
         count = self.integers[fields.COUNT] + self.integers[fields.BELOW]
         if self.stack.written is not None or (count and self.is_indexed):
-            # `whole` doubles this. Where memory counts, there is room for no more.
+            # `gather` takes room for twice as many. Under a budget one more row is asked for, else several.
             least = LEAST_ROWS if current() is None else 1
             self.gather(count + max(1, min(least, MOST_AHEAD // max(self.row_bytes(shape), 1))))
             return
