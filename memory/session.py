@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.blocks import block, holding
 from ctrlgrad.errors import MemoryBudgetError, UserInputError
 from ctrlgrad.memory.devices.cpu import RAM, CpuDevice
@@ -154,6 +155,7 @@ class Plan:
         return "\n".join(lines)
 
 
+@explains_calls
 def plan(
     fn: Callable[..., Any], *args: Any, budget: str | int | None = None, disk: str | None = None, **kwargs: Any
 ) -> Plan:
