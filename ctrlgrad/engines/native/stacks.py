@@ -396,6 +396,12 @@ class FrameStack:
             stack.written = marks
         self.show(block, True)
 
+    def mark(self) -> None:
+        """Marks of rows that are all written; compiled code is about to clear one."""
+        stack = self.settle()
+        stack.written = np.ones(len(stack), np.uint8)
+        self.gather()
+
 
 # A call while it runs, as chunks, outside calls and errors see it. `runtime` has the frame and the program.
 
