@@ -35,6 +35,7 @@ from ctrlgrad.ir import Graph, StackType, Trait, attributes, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.memory.session import current
 from ctrlgrad.memory.turns import in_turns
+from ctrlgrad.runtime.chunks import in_shorter_chunks
 from ctrlgrad.runtime.stack import CPU
 
 
@@ -58,9 +59,13 @@ def run_on(
     try:
         if failure is not None:
             return _run_natively(graph, arguments, failure)
-        if engine == "cuda" and not check_nans:
-            return _run_on_cuda(graph, arguments, stays_on_card, donated)
-        return _run_on(engine, graph, arguments, check_nans)
+
+        def run() -> list[Any]:
+            if engine == "cuda" and not check_nans:
+                return _run_on_cuda(graph, arguments, stays_on_card, donated)
+            return _run_on(engine, graph, arguments, check_nans)
+
+        return run() if current() is None or donated or _has_effects(graph) else in_shorter_chunks(run)
     except (NonFiniteError, IndexOutOfRangeError) as error:
         # Under a budget the reference engine could exceed it, and donated arguments are gone.
         is_told_again = current() is None and check_nans != "gradients" and not (engine == "cuda" and donated)
@@ -149,6 +154,13 @@ def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
     return in_turns(
         all_turns, lambda: _interpret_now(graph, arguments, run), lambda: _interpret(graph, arguments, again)
     )
+
+
+_HAS_EFFECTS: Cache[None, bool] = Cache(1)
+
+
+def _has_effects(graph: Graph) -> bool:
+    return _HAS_EFFECTS.get(graph, None, lambda: any(Trait.EFFECT in node.op.traits for node in walk(graph)))
 
 
 _RUNS_ONCE: Cache[None, bool] = Cache(1)
