@@ -77,7 +77,7 @@ def run_on(
 
 def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequence[Any]) -> CtrlgradError:
     """Run again to complete an error: the point where a NaN appeared, or the first index out of range."""
-    arguments = lists_of(arguments)
+    arguments = _listed_in_turns(arguments)
     if engine == "cuda" and not all(isinstance(x, np.ndarray | np.generic | list) for x in arguments):
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
         from ctrlgrad.engines.cuda.engine import read_arguments
@@ -199,6 +199,15 @@ def rows_of(stack: Any) -> list[Any]:
     return in_turns(turns_of_rows([stack]), read, read)
 
 
+def _listed_in_turns(arguments: Sequence[Any]) -> list[Any]:
+    """Arguments with stacks as lists of rows, which are read in turns under the budgets that they lie in."""
+
+    def read() -> list[Any]:
+        return lists_of(arguments)
+
+    return in_turns(turns_of_rows(arguments), read, read)
+
+
 def kernel_of(graph: Graph) -> Callable[[list[Any]], Sequence[Any]]:
     """Kernel of the reference engine for a graph without loops: a function from arrays to results."""
     program = compile_graph(graph, REFERENCE)
@@ -224,7 +233,7 @@ def _check_on_host(engine: str, arguments: Sequence[Any]) -> None:
 
 
 def _run_on_cuda(graph: Graph, arguments: Sequence[Any], stays_on_card: bool, donated: frozenset[int]) -> list[Any]:
-    arguments = lists_of(arguments)
+    arguments = _listed_in_turns(arguments)
     from ctrlgrad.engines.cuda.cupy_library import cupy_library
     from ctrlgrad.engines.cuda.engine import Handover, read_arguments, run_on_device
 
