@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
 from ctrlgrad import threads
 from ctrlgrad.plan.axes import Axis, axes_of
 from ctrlgrad.plan.model import Block, Cumulate, Kernel, Product, Share, Transform, Write
@@ -26,6 +28,9 @@ ALIGNMENT, NARROW = 256, 64
 LANES = 16
 # The most results of parts that are combined, and the bytes of them, which lie on the stack.
 MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
+# The results of a part begin at a multiple of so many bytes, a line of the cache or two: a thread that adds to results
+# in memory would wait for its neighbour in every turn.
+LINE = 128
 
 
 def shares_of(block: Block, tiled: Collection[Kernel], is_loop: bool) -> dict[Kernel | Cumulate | Transform, Share]:
@@ -74,7 +79,7 @@ def share_of(kernel: Kernel, parts: int) -> Share | None:
             is_whole = all(_has_parts(w, axes) for w in reduced) and not any(w.scattered for w in kernel.writes)
             if depth or not reduced or not is_whole:
                 continue
-            nbytes = max(write.view.array.count.factor * write.view.dtype.itemsize for write in reduced)
+            nbytes = max(pitch(w.view.array.count.factor, w.view.dtype) * w.view.dtype.itemsize for w in reduced)
             most = min(parts, MOST_RESULTS, RESULT_BYTES // max(nbytes, 1))
         unit = math.ceil(axis.size.factor / max(most, 1))
         if depth == len(axes) - 1:
@@ -83,6 +88,11 @@ def share_of(kernel: Kernel, parts: int) -> Share | None:
         found.append(Share(axis.of, unit, math.ceil(axis.size.factor / unit), has_results))
     best = max(found, key=lambda share: (share.parts, not share.has_results), default=None)
     return best if best is not None and best.parts > 1 else None
+
+
+def pitch(count: int, dtype: np.dtype) -> int:
+    """Number of elements from the results of a part to those of the next one, for so many results."""
+    return math.ceil(count * dtype.itemsize / LINE) * LINE // dtype.itemsize
 
 
 def work_of_cumulate(step: Cumulate) -> int:

@@ -190,6 +190,16 @@ def test_the_parts_of_a_long_row_have_extremes_of_their_own(little_work: None, d
                 assert found == [getattr(np, name)(row)] * 3
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16", "complex128", "uint8"])
+def test_results_of_parts_lie_lines_of_the_cache_apart(little_work: None, dtype: str) -> None:
+    """Threads that add to results on one line wait for each other: two took longer than one."""
+    x = (RNG.random((400, 5)) * 10).astype(dtype)
+    sums = lambda x: x.sum(0)
+    ((distance, kind),) = re.findall(r"mul i64 %part, (\d+)\n.* getelementptr (\w+)", text_of(sums, x))
+    assert int(distance) * {"double": 8, "i64": 8, "float": 4}[kind] % sharing.LINE == 0
+    np.testing.assert_allclose(cg.function(sums)(x), x.sum(0), rtol=1e-2)
+
+
 def test_nests_whose_parts_would_meet_are_not_cut(little_work: None) -> None:
     """Elements that may be added to one place."""
     fn = lambda x, y: x.ravel().at[EACH].add(y.ravel())
