@@ -36,7 +36,8 @@ WORTH_BYTES = 1 << 18
 UNBOUNDED = 1 << 62
 
 Snapshot = Callable[[], tuple[Any, int]]
-R, T = TypeVar("R"), TypeVar("T")
+R = TypeVar("R")
+T = TypeVar("T")
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
