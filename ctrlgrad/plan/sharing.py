@@ -28,9 +28,10 @@ ALIGNMENT, NARROW = 256, 64
 LANES = 16
 # The most results of parts that are combined, and the bytes of them, which lie on the stack.
 MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
-# The results of a part begin at a multiple of so many bytes, a line of the cache or two: a thread that adds to results
-# in memory would wait for its neighbour in every turn.
-LINE = 128
+# The results of a part begin at a multiple of so many bytes, a line of the cache or two: threads that add to results in
+# memory would wait for each other in every turn. Parts that add to one array have so many lines of it at least: they
+# meet at the ends, and short pieces of rows are read slowly.
+LINE, LINES = 128, 16
 
 
 def shares_of(block: Block, tiled: Collection[Kernel], is_loop: bool) -> dict[Kernel | Cumulate | Transform, Share]:
@@ -81,13 +82,23 @@ def share_of(kernel: Kernel, parts: int) -> Share | None:
                 continue
             nbytes = max(pitch(w.view.array.count.factor, w.view.dtype) * w.view.dtype.itemsize for w in reduced)
             most = min(parts, MOST_RESULTS, RESULT_BYTES // max(nbytes, 1))
-        unit = math.ceil(axis.size.factor / max(most, 1))
+        unit = max(math.ceil(axis.size.factor / max(most, 1)), _least_unit(kernel, axes, depth))
         if depth == len(axes) - 1:
             step = ALIGNMENT if len(axes) == 1 else NARROW
             unit = math.ceil(unit / step) * step
         found.append(Share(axis.of, unit, math.ceil(axis.size.factor / unit), has_results))
     best = max(found, key=lambda share: (share.parts, not share.has_results), default=None)
     return best if best is not None and best.parts > 1 else None
+
+
+def _least_unit(kernel: Kernel, axes: Sequence[Axis], depth: int) -> int:
+    """Least number of positions of a part along an axis, for nests that come back to its results again and again."""
+    least = 1
+    for k, write in enumerate(kernel.writes, len(kernel.operands)):
+        if write.how != "store" and not write.scattered and any(axis.strides[k] == ZERO for axis in axes[:depth]):
+            nbytes = abs(axes[depth].strides[k].factor) * write.view.dtype.itemsize
+            least = max(least, math.ceil(LINES * LINE / max(nbytes, 1)))
+    return least
 
 
 def pitch(count: int, dtype: np.dtype) -> int:
