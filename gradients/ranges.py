@@ -2,8 +2,8 @@
 
 In: nodes, in their order. Out: a range (low, high) for each value. An infinite end means that the value may be infinite
 there, since an op in front of it is singular; two infinite ends mean that it may be NaN. Inputs count as finite, as do
-sums and products of what is finite: the analysis does not look for their overflow. So the range of an input is that of
-the finite numbers of its dtype.
+sums and products of what is finite: the analysis does not look for their overflow, nor for that of integers of 64 bits.
+Shorter integers wrap. So the range of an input is that of the finite numbers of its dtype.
 
 Ranges tell which partial derivatives stay finite: that of `x / y` for `y = x * x + 1e-6`, that of `exp(x)` if x is at
 most 0, those of a solver whose steps never vanish.
@@ -27,6 +27,8 @@ from ctrlgrad.records import record
 Range = tuple[float, float]
 INF = math.inf
 WILD: Range = (-INF, INF)
+# Low end of a range that may hold -0.0: its inverse is -inf, while that of 0.0 is inf.
+BELOW = -math.ulp(0.0)
 # Constants with more elements, and complex ones, may be any finite numbers.
 MOST_KNOWN = 4096
 
@@ -73,6 +75,11 @@ def _finite(of: Limits, x: Range) -> Range:
     return (min(max(x[0], -of.most), of.most), max(min(x[1], of.most), -of.most))
 
 
+def _signed(x: Range, *operands: Range) -> Range:
+    """The range of a result that is -0.0 if it is zero and an operand has the sign."""
+    return (BELOW, x[1]) if x[0] == 0.0 and any(low < 0.0 for low, _ in operands) else x
+
+
 def _plus(of: Limits, x: Range, y: Range) -> Range:
     found = (x[0] + y[0], x[1] + y[1])
     return found if is_wild(x) or is_wild(y) else _finite(of, found)
@@ -83,7 +90,7 @@ def _times(of: Limits, x: Range, y: Range) -> Range:
         # Zero times infinity is NaN.
         return (0.0, INF) if any(a[0] > 0.0 and a[1] < INF and b[0] >= 0.0 for a, b in ((x, y), (y, x))) else WILD
     corners = [a * b for a in x for b in y]
-    return _finite(of, (min(corners), max(corners)))
+    return _signed(_finite(of, (min(corners), max(corners))), x, y)
 
 
 def _abs(of: Limits, x: Range) -> Range:
@@ -101,9 +108,13 @@ def _has_inverse(of: Limits, x: Range) -> bool:
 
 
 def _over(of: Limits, x: Range, y: Range) -> Range:
-    if _has_inverse(of, y):
+    if not _has_inverse(of, y):
+        return (0.0, INF) if x[0] > 0.0 and y[0] >= 0.0 and x[1] < INF else WILD
+    if is_wild(x):
         return _times(of, x, (1.0 / y[1], 1.0 / y[0]))
-    return (0.0, INF) if x[0] > 0.0 and y[0] >= 0.0 and x[1] < INF else WILD
+    # Not by the inverse, which is rounded once more: 49 / 49 is 1.
+    corners = [a / b for a in x for b in y]
+    return _signed(_finite(of, (min(corners), max(corners))), x, y)
 
 
 def _roughly(low: float, high: float) -> Range:
@@ -125,9 +136,15 @@ def _log(of: Limits, x: Range) -> Range:
 
 def _is_few_products(of: Limits, x: Range, y: Range) -> bool:
     """Return true if a power is a product of few factors, or does not overflow."""
-    if max(abs(y[0]), abs(y[1])) <= 16.0:
+    if y[0] >= 0.0 and y[1] <= 16.0:
         return True
     return x[0] > 0.0 and max(b * math.log(a) for a in x for b in y) < math.log(of.most) - 1.0
+
+
+def _has_finite_slope(of: Limits, x: Range, y: Range) -> bool:
+    """Return true if `y * x ** (y - 1)` is finite where its exponent is negative; x is positive."""
+    least = min(y[0] - 1.0, 0.0) * math.log(min(x[0], 1.0)) + math.log(max(abs(y[0]), abs(y[1]), 1.0))
+    return least < math.log(of.most) - 1.0
 
 
 def _has_finite_powers(of: Limits, x: Range, y: Range) -> bool:
@@ -135,13 +152,13 @@ def _has_finite_powers(of: Limits, x: Range, y: Range) -> bool:
     is_whole = y[0] == y[1] and y[0].is_integer()
     if is_wild(x) or is_wild(y) or not _is_few_products(of, x, y):
         return False
-    return (x[0] > 0.0 and _has_inverse(of, x)) or (y[0] >= 1.0 and (x[0] >= 0.0 or is_whole))
+    return (x[0] > 0.0 and _has_finite_slope(of, x, y)) or (y[0] >= 1.0 and (x[0] >= BELOW or is_whole))
 
 
 def _power(of: Limits, x: Range, y: Range) -> Range:
     if not _has_finite_powers(of, x, y):
         return (0.0, INF) if x[0] >= 0.0 and not is_wild(x) and not is_wild(y) else WILD
-    return (0.0, of.most) if x[0] >= 0.0 or y[0] % 2 == 0 else of.all
+    return (min(x[0], 0.0), of.most) if x[0] >= BELOW else (0.0, of.most) if y[0] % 2 == 0 else of.all
 
 
 def _bounded(low: float, high: float) -> Callable[..., Range]:
@@ -155,7 +172,7 @@ def _first(of: Limits, x: Range, *others: Range) -> Range:
 
 def _sum(of: Limits, x: Range, *sizes: Range) -> Range:
     """A sum of no elements is 0, and one of numbers that are not negative is no less than 0."""
-    return WILD if is_wild(x) else (0.0 if x[0] >= 0.0 else -of.most, of.most)
+    return WILD if is_wild(x) else (min(x[0], 0.0) if x[0] >= BELOW else -of.most, of.most)
 
 
 # The range of an op's result by those of its operands: `rule(limits, *operands)`. An op without a rule may have any
@@ -164,30 +181,30 @@ RULES: dict[str, Callable[..., Range]] = {
     "add": _plus,
     "subtract": lambda of, x, y: _plus(of, x, (-y[1], -y[0])),
     "multiply": _times,
-    "strong_multiply": lambda of, x, y: join(_times(of, x, y), (0.0, 0.0)),
-    "negative": lambda of, x: (-x[1], -x[0]),
+    "strong_multiply": lambda of, x, y: join(_times(of, x, y), (BELOW, 0.0)),
+    "negative": lambda of, x: (-x[1] or BELOW, -x[0]),
     "square": _square,
     "abs": _abs,
     "divide": _over,
     "reciprocal": lambda of, x: _over(of, (1.0, 1.0), x),
-    "sqrt": lambda of, x: WILD if x[0] < 0.0 else (math.sqrt(x[0]), math.sqrt(x[1])),
+    "sqrt": lambda of, x: WILD if x[0] < BELOW else (math.sqrt(x[0]) if x[0] >= 0.0 else BELOW, math.sqrt(x[1])),
     "exp": _exp,
     "log": _log,
     "power": _power,
-    "maximum": lambda of, x, y: WILD if WILD in (x, y) else (max(x[0], y[0]), max(x[1], y[1])),
+    "maximum": lambda of, x, y: WILD if WILD in (x, y) else _signed((max(x[0], y[0]), max(x[1], y[1])), x, y),
     "minimum": lambda of, x, y: WILD if WILD in (x, y) else (min(x[0], y[0]), min(x[1], y[1])),
     "where": lambda of, condition, x, y: join(x, y),
     **dict.fromkeys(("sin", "cos", "tanh", "sign"), _bounded(-1.0, 1.0)),
     "sigmoid": _bounded(0.0, 1.0),
-    "remainder": lambda of, x, y: join(y, (0.0, 0.0)) if _excludes_zero(y) and not is_wild(x) else WILD,
+    "remainder": lambda of, x, y: join(y, (BELOW, 0.0)) if _excludes_zero(y) and not is_wild(x) else WILD,
     **dict.fromkeys(("sum", "sum_to", "cumsum"), _sum),
     **dict.fromkeys(("max", "min", "getitem", "cast", "stop_gradient", "barrier", "watch", "ensure_sizes"), _first),
 }
 # Singular ops: the operands for which their value and their derivatives are finite.
 TAME: dict[str, Callable[..., bool]] = {
-    "divide": lambda of, x, y: _has_inverse(of, y),
-    "reciprocal": _has_inverse,
-    "remainder": lambda of, x, y: _excludes_zero(y),
+    "divide": lambda of, x, y: _has_inverse(of, _square(of, y)),
+    "reciprocal": lambda of, x: _has_inverse(of, _square(of, x)),
+    "remainder": lambda of, x, y: _has_inverse(of, y),
     "sqrt": lambda of, x: x[0] > 0.0,
     "log": _has_inverse,
     "power": _has_finite_powers,
@@ -253,7 +270,10 @@ class Ranges:
             if not constant.is_finite:
                 return WILD
             is_known = is_real and not constant.varies and 0 < x.size <= MOST_KNOWN
-            return (float(x.min()), float(x.max())) if is_known else limits.all
+            if not is_known:
+                return limits.all
+            has_sign = dtype_kind(dtype) == "f" and bool(np.signbit(x.astype(np.float64)).any())
+            return _signed((float(x.min()), float(x.max())), (BELOW if has_sign else 0.0, 0.0))
         if barrier is not None and barrier.name == attributes.NOT_FINITE:
             return WILD
         name, operands = node.op.name, [self[v] for v in node.operands]
@@ -261,11 +281,19 @@ class Ranges:
         if rule is None or dtype_kind(dtype) == "c":
             wild = Trait.SINGULAR in node.op.traits or any(map(self.is_wild, node.operands))
             return WILD if wild else limits.all
-        if name == "cast" and dtype_kind(dtype) != "f":
-            return limits.all if is_wild(operands[0]) else _finite(limits, (operands[0][0] - 1.0, operands[0][1] + 1.0))
         if name == "multiply" and node.operands[0] is node.operands[1]:
             rule, operands = _square, operands[:1]
-        return _rounded(limits, *rule(limits, *operands))
+        if dtype_kind(dtype) == "f":
+            return _rounded(limits, *rule(limits, *operands))
+        if dtype_kind(dtype) == "b" or any(map(is_wild, operands)):
+            return limits.all
+        if name == "cast" and (source := _dtype(node.operands[0])) is not None and dtype_kind(source) in "fc":
+            # Towards zero, and no further than to the end of the dtype.
+            return _finite(limits, (operands[0][0] - 1.0, operands[0][1] + 1.0))
+        if dtype.itemsize == 8:
+            return _finite(limits, rule(limits, *operands))
+        low, high = rule(limits_of(np.dtype(np.float64)), *operands)
+        return (low, high) if np.iinfo(dtype).min <= low and high <= limits.most else limits.all
 
     def enter(self, pairs: Iterable[tuple[Value, Value]], widens: bool = False) -> bool:
         """Have the second of each pair be in the range of the first too; return true if one of them was not.
@@ -281,7 +309,7 @@ class Ranges:
             if old is not None and widens:
                 most, (low, high) = limits_of(dtype).most, new
                 if -INF < low < old[0]:
-                    low = 0.0 if low >= 0.0 else -most
+                    low = next((end for end in (0.0, BELOW) if end <= low), -most)
                 if INF > high > old[1]:
                     high = 0.0 if high <= 0.0 else most
                 new = (low, high)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -103,3 +104,45 @@ def test_ranges_of_carries_are_found_by_widening(dtype: Any) -> None:
     for f, strong in ((rising, False), (halved, False), (falling, True)):
         assert ("strong_multiply" in str(cg.function(cg.grad(f)).graph(x))) == strong
     assert cg.check_grads(rising, (X[:3],), against=("finite_differences",)).ok
+
+
+# Functions of x that are singular at the second of some points: by rounding, a zero with a sign, an integer that wraps.
+SINGULAR: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "quotient by 1 - 49 / 49": (lambda x: x < 49.0, lambda x: 1 / (1 - cnp.minimum(x, 49.0) / 49.0)),
+    "root of 1 - 49 / 49": (lambda x: x < 49.0, lambda x: np.sqrt(1 - cnp.minimum(x, 49.0) / 49.0)),
+    "logarithm of 1 - 49 / 49": (lambda x: x < 49.0, lambda x: np.log(1 - cnp.minimum(x, 49.0) / 49.0)),
+    "inverse with a slope that overflows": (lambda x: x > 49.0, lambda x: cnp.reciprocal((x - 49.0) ** 2 + 1e-160)),
+    "power that overflows": (lambda x: x > 49.0, lambda x: ((x - 49.0) ** 2 + 1e-160) ** -2.0),
+    "power of -0.0": (lambda x: x < 49.0, lambda x: x * np.exp(-((-cnp.minimum(x - 49.0, 0.0)) ** -1.0))),
+    "inverse of -0.0": (lambda x: x < 49.0, lambda x: x * np.exp(-(1 / -cnp.minimum(x - 49.0, 0.0)))),
+    "counter that wraps": (
+        lambda x: x < 49.0,
+        lambda x: cg.fori_loop(0, 300, lambda i, c: (c[0] + x / _real(c[1]), c[1] + np.uint8(1)), (x, np.uint8(1)))[0],
+    ),
+    "cast that wraps": (
+        lambda x: x < 49.0,
+        lambda x: cg.fori_loop(0, 300, lambda i, c: c + x / _real(cnp.asarray(i + 2, np.uint8)), x),
+    ),
+    "product that wraps": (
+        lambda x: x < 49.0,
+        lambda x: (
+            x / _real(cnp.maximum(cnp.asarray(cg.stop_gradient(x), np.int32), 1) * np.int32(1 << 30) * np.int32(4))
+        ),
+    ),
+    "bool of a negative number": (
+        lambda x: x < 49.0,
+        lambda x: x / (_real(cnp.asarray(-cg.stop_gradient(x * x) - 3.0, bool)) - 1.0),
+    ),
+}
+
+
+def _real(x: Any) -> Any:
+    return cnp.asarray(x, np.float64)
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_a_selection_stops_what_ranges_must_not_exclude(name: str) -> None:
+    selects, f = SINGULAR[name]
+    with np.errstate(all="ignore"):
+        slopes = cg.grad(lambda x: cnp.where(selects(x), f(x), 0.0).sum())(np.array([60.0, 49.0]))
+    assert slopes[1] == 0.0
