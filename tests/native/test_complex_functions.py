@@ -10,6 +10,8 @@ pytest.importorskip("llvmlite")
 from elementwise_signatures import expression_of
 from evaluating import Program, compiled
 
+import ctrlgrad as cg
+
 ENDS = [0, -0.0, 1, -1, 0.5, -2, 3, 800, -800, 1e200, np.inf, -np.inf, np.nan]
 CIRCULAR = ["exp", "sin", "cos", "tan", "sinh", "cosh", "tanh"]
 INVERSES = ["arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh"]
@@ -108,3 +110,12 @@ def _excess(z, base):
     """Return abs(base + z)**2 - 1, rounded once."""
     x, y = base + Fraction(float(z.real)), Fraction(float(z.imag))
     return float(x * x + y * y - 1)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_a_complex_number_that_is_returned_keeps_the_signs_of_its_zeros(dtype: str, engine: str) -> None:
+    with cg.options(engine=engine):
+        for real, imaginary in ((1.0, 0.0), (1.0, -0.0), (-0.0, 0.0), (np.nan, -0.0), (0.0, np.inf)):
+            z = pairs([real], [imaginary]).astype(dtype)[0]
+            assert np.asarray(cg.function(np.conj)(z)).tobytes() == np.conj(z).tobytes()

@@ -164,7 +164,7 @@ def _number(words: np.ndarray, index: int, dtypes: Sequence[np.dtype], views: Vi
     if len(cells) == 1:
         return cells[0].copy
     whole, (real, imaginary) = np.result_type(dtypes[0], np.complex64), cells
-    return lambda: np.array(complex(real, imaginary), whole)
+    return lambda: np.array(complex(real.item(), imaginary.item()), whole)
 
 
 def _row_size(stack: Any, axis: int) -> int:
