@@ -198,7 +198,7 @@ def plan(
 
     low, least = 0, 1
     while more := missing(least):
-        low, least = least, least + max(more, least // 16)
+        low, least = least + more - 1, least + max(more, least // 16)
     while True:
         least = _first(missing, low, least)
         # In a smaller budget the chunks of rows that leave a call are shorter, which may do with less.
@@ -226,13 +226,15 @@ def _own_budget(error: MemoryBudgetError) -> UserInputError:
 
 def _first(missing: Callable[[int], int], low: int, high: int) -> int:
     """The least budget that works between one that does not and one that does."""
-    guess = high - 1
     while high - low > 1:
-        if more := missing(guess):
-            low = min(guess + more - 1, high - 1)
-        else:
-            high = guess
-        guess = (low + high) // 2
+        # In turns the bytes that the last refusal asked for, which suffice as a rule, and halfway.
+        for guess in (low + 1, (low + high) // 2):
+            if not low < guess < high:
+                continue
+            if more := missing(guess):
+                low = min(guess + more - 1, high - 1)
+            else:
+                high = guess
     return high
 
 

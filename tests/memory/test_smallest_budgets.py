@@ -336,6 +336,18 @@ def test_a_budget_that_is_too_small_is_an_error_with_the_bytes_that_are_known_to
     assert "test_smallest_budgets.py" in str(caught.value)
 
 
+def test_a_plan_tries_few_budgets() -> None:
+    """The bytes that a refusal asks for suffice as a rule. Once 27 budgets, each in ever shorter chunks."""
+
+    def loss(x: Any) -> Any:
+        ys = cg.scan(lambda c, k: (np.sin(c) + k, c), x, np.ones(50))[1]
+        return cg.scan(lambda c, y: (c + y * np.cos(c), c * y), x, ys)[1].sum()
+
+    gradient, calls, x = cg.function(cg.grad(loss), engine="native"), [], np.linspace(0.0, 1.0, 50)
+    memory.plan(lambda: (calls.append(1), gradient(x)))
+    assert len(calls) <= 18
+
+
 def test_an_error_says_that_its_bound_is_a_lower_one_and_a_plan_finds_the_exact_one() -> None:
     run = recurrence({"swap_memory": True})
     least = memory.plan(run).least
