@@ -35,15 +35,16 @@ MOST_KNOWN = 4096
 
 @record
 class Limits:
-    """The largest number of a dtype, the smallest positive one, and the relative error of a rounding."""
+    """The lowest and largest numbers of a dtype, the smallest positive one, and the relative error of a rounding."""
 
+    lowest: float
     most: float
     least: float
     rounding: float
 
     @property
     def all(self) -> Range:
-        return (-self.most, self.most)
+        return (self.lowest, self.most)
 
 
 @cache
@@ -52,11 +53,13 @@ def limits_of(dtype: np.dtype) -> Limits:
         case "f" | "c":
             info = finfo(dtype)
             # Bounds are computed in float64; a narrower number may be rounded beyond them.
-            return Limits(float(info.max), float(info.smallest_subnormal), 0.0 if info.bits == 64 else float(info.eps))
+            most, rounding = float(info.max), 0.0 if info.bits == 64 else float(info.eps)
+            return Limits(-most, most, float(info.smallest_subnormal), rounding)
         case "i" | "u":
-            return Limits(float(np.iinfo(dtype).max), 1.0, 0.0)
+            whole = np.iinfo(dtype)
+            return Limits(float(whole.min), float(whole.max), 1.0, 0.0)
         case _:
-            return Limits(1.0, 1.0, 0.0)
+            return Limits(0.0, 1.0, 1.0, 0.0)
 
 
 def is_wild(x: Range) -> bool:
@@ -72,7 +75,7 @@ def _excludes_zero(x: Range) -> bool:
 
 
 def _finite(of: Limits, x: Range) -> Range:
-    return (min(max(x[0], -of.most), of.most), max(min(x[1], of.most), -of.most))
+    return (min(max(x[0], of.lowest), of.most), max(min(x[1], of.most), of.lowest))
 
 
 def _signed(x: Range, *operands: Range) -> Range:
@@ -290,10 +293,10 @@ class Ranges:
         if name == "cast" and (source := _dtype(node.operands[0])) is not None and dtype_kind(source) in "fc":
             # Towards zero, and no further than to the end of the dtype.
             return _finite(limits, (operands[0][0] - 1.0, operands[0][1] + 1.0))
-        if dtype.itemsize == 8:
-            return _finite(limits, rule(limits, *operands))
         low, high = rule(limits_of(np.dtype(np.float64)), *operands)
-        return (low, high) if np.iinfo(dtype).min <= low and high <= limits.most else limits.all
+        if dtype.itemsize == 8 and (dtype_kind(dtype) == "i" or low >= 0.0):
+            return _finite(limits, (low, high))
+        return (low, high) if limits.lowest <= low and high <= limits.most else limits.all
 
     def enter(self, pairs: Iterable[tuple[Value, Value]], widens: bool = False) -> bool:
         """Have the second of each pair be in the range of the first too; return true if one of them was not.
@@ -307,9 +310,9 @@ class Ranges:
             if dtype is None or new == old:
                 continue
             if old is not None and widens:
-                most, (low, high) = limits_of(dtype).most, new
+                (lowest, most), (low, high) = limits_of(dtype).all, new
                 if -INF < low < old[0]:
-                    low = next((end for end in (0.0, BELOW) if end <= low), -most)
+                    low = next((end for end in (0.0, BELOW) if end <= low), lowest)
                 if INF > high > old[1]:
                     high = 0.0 if high <= 0.0 else most
                 new = (low, high)
@@ -320,10 +323,15 @@ class Ranges:
 def _rounded(limits: Limits, low: float, high: float) -> Range:
     """Bounds after rounding."""
     if limits.rounding:
-        low, high = low - abs(low) * limits.rounding, high + abs(high) * limits.rounding
+        # Subnormal numbers are a fixed distance apart.
+        low, high = low - _error(limits, low), high + _error(limits, high)
     low, high = low if low == -INF else max(low, -limits.most), high if high == INF else min(high, limits.most)
     if 0.0 < low < limits.least:
         low = 0.0
     if -limits.least < high < 0.0:
         high = 0.0
     return (low, high)
+
+
+def _error(limits: Limits, x: float) -> float:
+    return 0.0 if BELOW <= x <= 0.0 else max(abs(x) * limits.rounding, limits.least)
