@@ -26,7 +26,7 @@ CALL, BYTE = 20, 1
 ALIGNMENT, NARROW = 256, 64
 # Transforms of a part are a multiple of this many: of the lanes of each vector.
 LANES = 16
-# The most results of parts that are combined, and the bytes of them, which lie on the stack.
+# The most results of parts that are combined, and the bytes of all of a nest, which lie on the stack.
 MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
 # The results of a part begin at a multiple of so many bytes, a line of the cache or two: threads that add to results in
 # memory would wait for each other in every turn. Parts that add to one array have so many lines of it at least: they
@@ -80,7 +80,7 @@ def share_of(kernel: Kernel, parts: int) -> Share | None:
             is_whole = all(_has_parts(w, axes) for w in reduced) and not any(w.scattered for w in kernel.writes)
             if depth or not reduced or not is_whole:
                 continue
-            nbytes = max(pitch(w.view.array.count.factor, w.view.dtype) * w.view.dtype.itemsize for w in reduced)
+            nbytes = sum(map(_result_bytes, reduced))
             most = min(parts, MOST_RESULTS, RESULT_BYTES // max(nbytes, 1))
         unit = max(math.ceil(axis.size.factor / max(most, 1)), _least_unit(kernel, axes, depth))
         if depth == len(axes) - 1:
@@ -99,6 +99,13 @@ def _least_unit(kernel: Kernel, axes: Sequence[Axis], depth: int) -> int:
             nbytes = abs(axes[depth].strides[k].factor) * write.view.dtype.itemsize
             least = max(least, math.ceil(LINES * LINE / max(nbytes, 1)))
     return least
+
+
+def _result_bytes(write: Write) -> int:
+    """Bytes on the stack for the results of a part; positions of extremes lie beside the extremes."""
+    dtype = write.view.dtype
+    nbytes = pitch(write.view.array.count.factor, dtype) * dtype.itemsize
+    return 2 * nbytes if write.how in EXTREMES else nbytes
 
 
 def pitch(count: int, dtype: np.dtype) -> int:

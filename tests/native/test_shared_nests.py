@@ -416,6 +416,22 @@ def test_much_work_has_more_parts_than_threads() -> None:
     assert [threads.parts_of(k * per_part) for k in (4, 63, 64, 255, 256, 10000)] == [4, 32, 64, 128, 256, 256]
 
 
+@pytest.mark.parametrize("columns", [1, 16, 60, 500])
+def test_results_of_parts_fit_a_small_stack_where_a_nest_has_many(columns: int) -> None:
+    """Once the process died: each result had as much of the stack as all of them have now."""
+
+    def nest(x: Any) -> list[Any]:
+        return [(x * k).sum(0) for k in range(1, 12)] + [cnp.argmax(x * k, 0) for k in range(1, 8)]
+
+    x = np.ones((200_000 // columns, columns))
+    shares = plan_of(nest, x).shares.items()
+    for kernel, share in shares:
+        assert isinstance(kernel, Kernel)
+        reduced = [w for w in kernel.writes if w.how != "store"]
+        of_a_part = [sharing.pitch(columns, w.view.dtype) * (16 if w.how == "argmax" else 8) for w in reduced]
+        assert not share.has_results or share.parts * sum(of_a_part) <= 64 << 10
+
+
 def test_results_of_parts_need_no_more_of_the_stack_where_a_function_has_many_nests(little_work: None) -> None:
     """Nests that reduce, check their indices or add up along rows use the same memory in turn."""
     where = RNG.integers(0, len(X), 37)
