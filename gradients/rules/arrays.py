@@ -385,6 +385,8 @@ reverse("stack_pop", lambda ct, out, s, *sizes: emit("stack_push", ct[0], ct[1])
 jointly_linear("stack_push", None)
 reverse_joint("stack_push", lambda ct, out, s, value: emit_all("stack_pop", ct, *_sizes(value, s)))
 jointly_linear("stack_read", (0,))
+# A slot that was written has no tangent where what was written has none: its size is that of the value.
+forward("stack_read", lambda tangents, out, s, i, *sizes: emit("stack_read", tangents[0], i, *_sizes(out, s)))
 reverse_into("stack_read", lambda acc, ct, out, s, i, *sizes: emit("stack_add", acc, i, ct))
 jointly_linear("stack_write", (0, 2))
 
@@ -418,7 +420,16 @@ jointly_linear("stack_resize", (0,))
 reverse("stack_resize", lambda ct, out, s, length: emit("stack_resize", ct, s.length()), None)
 jointly_linear("stack_sum", None)
 reverse("stack_sum", lambda ct, out, a, b: ct, lambda ct, out, a, b: ct)
+
+
+def _push_to_tensor(tangents: Sequence[Term], out: Term, s: Term, *sizes: Term, size: int | None) -> Term:
+    assert isinstance(s.type, StackType)
+    left = [out.dim(axis + 1) for axis, d in enumerate(s.type.element.shape) if d is None]
+    return emit("stack_to_tensor", tangents[0], *left, size=size)
+
+
 jointly_linear("stack_to_tensor", (0,))
+forward("stack_to_tensor", _push_to_tensor)
 reverse("stack_to_tensor", lambda ct, out, s, *sizes, size: emit("stack_from_tensor", ct))
 
 

@@ -369,3 +369,23 @@ def test_gradients_of_values_whose_sizes_are_known_where_the_elements_are_not(ki
     assert cg.check_grads(whole, (x,), order=2, modes=("rev", "fwd")).ok
     rows = cg.function(cg.vmap(cg.grad(f)))(np.stack([x, x * 0.5]))
     np.testing.assert_allclose(rows, [cg.grad(f)(x), cg.grad(f)(x * 0.5)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["pushed", "once", "rewritten", "sized"])
+@pytest.mark.parametrize("read", ["in a loop", "at once"])
+def test_forward_mode_of_slots_without_a_tangent_whose_sizes_only_the_values_know(kind: str, read: str) -> None:
+    """As found: a constant in a slot of unknown sizes was never written in the tangent, and reading it failed."""
+
+    def f(x: Any) -> Any:
+        size = 2 if kind == "sized" else None
+        array = cg.TensorArray("float64", size=size, element_shape=(None, None), rewritable=kind != "once")
+        for i, value in enumerate((np.ones((2, 2)), x)):
+            array = array.push(value) if kind == "pushed" else array.write(i, value)
+        if read == "at once":
+            return np.sum(np.sin(array.stack()) * x)
+        return cg.fori_loop(0, 2, lambda t, s: s + np.sum(np.sin(array.read(t) * x[0])), 0.0)
+
+    x = np.array([[0.9, 1.2], [0.3, 0.6]])
+    for shape in ((2, 2), (None, 2)):
+        whole = cg.function(f, signature=(cg.TensorSpec(shape, np.float64),))
+        assert cg.check_grads(whole, (x,), order=2, modes=("rev", "fwd")).ok
