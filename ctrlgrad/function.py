@@ -142,10 +142,10 @@ class _Bound:
             results = self.program(leaves)
         except Exception as error:
             arrays = [np.asarray(x) for x in leaves]
-            results = after_failure(self.graph, arrays, error)
+            results = [np.asarray(x) for x in after_failure(self.graph, arrays, error)]
             # The graph may have been compiled again, after an assumption turned out wrong.
             self.program = program_of(self.graph, arrays) or self.program
-        return self.unflatten([np.asarray(x) for x in results])
+        return self.unflatten(results)
 
 
 class KnownCalls:

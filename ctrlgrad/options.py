@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -29,11 +29,12 @@ class Options:
     no_answer: Literal["error", "nan"] = "error"
     strong_zeros: bool = True
     flush_subnormals: bool = True
+    # The options that decide what a trace records, since each call looks for a trace by them.
+    of_traces: tuple[Any, ...] = field(init=False, compare=False)
 
-    @property
-    def of_traces(self) -> tuple[Any, ...]:
-        """The options that decide what a trace records."""
-        return self.default_float, self.no_answer, self.strong_zeros, self.check_nans == "gradients"
+    def __post_init__(self) -> None:
+        found = self.default_float, self.no_answer, self.strong_zeros, self.check_nans == "gradients"
+        object.__setattr__(self, "of_traces", found)
 
 
 # Values of the options that have names.
@@ -98,7 +99,7 @@ def options(**changes: Any) -> Iterator[Options]:
     ...     now.engine
     'reference'
     """
-    names = {f.name for f in fields(Options)}
+    names = {f.name for f in fields(Options) if f.init}
     for name in changes:
         check_choice("ctrlgrad.options", "option", name, sorted(names))
         if name in _CHOICES:

@@ -341,7 +341,7 @@ def unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
     >>> unflatten(treedef, [10.0, 20.0])
     (10.0, [20.0])
     """
-    return optree.tree_unflatten(treedef, leaves)
+    return treedef.unflatten(leaves)
 
 
 def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:

@@ -10,6 +10,7 @@ Both transforms give ordinary graphs, so they can be applied again. The modules,
     calls          derivatives of `call`: by the user's rule, or recomputed
     row_rules      derivatives of `custom_vmap`
     later          under `vmap`: a function is batched first and differentiated after that
+    ranges         intervals that hold values, by interval arithmetic
     strong_zeros   a cotangent that is zero by a selection stays zero
     manner         the manner of differentiation in a block of code
 """

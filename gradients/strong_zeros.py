@@ -15,8 +15,8 @@ not by this product). So an analysis of the graph to be differentiated finds whe
   that may not run, and seeds that the caller gives. The property flows on to the operands. The cotangent of a value is
   the sum over its uses: it is such a zero only if each summand may be, and reads of parts that together cover the whole
   select nothing.
-- `wild`: the value may be infinite or NaN though the graph's inputs are finite, since an op in front of it is singular
-  (`Trait.SINGULAR`: division, logarithm, power, ...) and no constant, such as a divisor of 2, keeps it from that.
+- `ranges`: the value may be infinite or NaN (wild) though the graph's inputs are finite, since an op in front of it is
+  singular (`Trait.SINGULAR`: division, logarithm, power, ...), and the ranges of its operands do not exclude that.
 - `zero`: the value may be a zero from a selection; as the factor of a product it stops an infinite cotangent.
 - `shown`: if the value is infinite or NaN, so is the differentiated result: sums and products lead from it to there.
   Such a result has no finite gradient to protect, so these values count as finite.
@@ -34,14 +34,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.gradients.activity import Activity
+from ctrlgrad.gradients.ranges import FINITE_WITH_ITS_SLOPE, Ranges
 from ctrlgrad.gradients.table import LINEAR, operand_reached
 from ctrlgrad.ir import Branch, Call, Counting, Graph, Loop, Node, TensorType, Trait, Use, Value, attributes, view
-from ctrlgrad.ops.arrays import is_total
-from ctrlgrad.ops.elementwise import FACTS
 from ctrlgrad.ops.term import Term, constant, emit, where
 
 # Values that show in a result: where one of them is infinite or NaN, the result is, too.
@@ -121,20 +117,8 @@ def _reaches_all(operand: Value, result: Value) -> bool:
     return operand.type.shape == result.type.shape or all(d is not None and d > 0 for d in result.type.shape)
 
 
-# Singular ops whose value is infinite or NaN wherever one of their derivatives is; of some, only there.
-_FINITE_WITH_ITS_SLOPE = {"exp", "exp2", "expm1", "sinh", "cosh"}
-_SHOWN_BY_VALUE = _FINITE_WITH_ITS_SLOPE | {
-    "divide",
-    "reciprocal",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "arctanh",
-    "erfinv",
-}
-# Of constants with more elements, and of complex ones, only this is known: whether all are finite.
-_MOST_KNOWN = 4096
+# Singular ops whose value is infinite or NaN wherever one of their derivatives is.
+_SHOWN_BY_VALUE = {"divide", "reciprocal", "log", "log2", "log10", "log1p", "arctanh", "erfinv", *FINITE_WITH_ITS_SLOPE}
 
 # Values with a cotangent; true if the cotangent may be a zero from a selection.
 _State = dict[Value, bool]
@@ -148,11 +132,7 @@ class StrongZeros:
         self.varied: set[Value] = set()
         self.selected: set[Value] = set()
         self.shown: frozenset[Value] = frozenset()
-        # Small constants, and what follows from them; one number may stand for an array of it.
-        self.known: dict[Value, np.ndarray] = {}
-        self.wild: set[Value] = set()
-        # A value, or the derivative of an op, may be infinite or NaN.
-        self.some_are_wild = False
+        self.ranges = Ranges()
         self.zero: set[Value] = set()
         self.hot: set[Value] = set()
         # Answers for nodes with regions, keyed by the facts about their operands or results.
@@ -172,11 +152,11 @@ class StrongZeros:
         """Analyse a graph for reverse mode; `selected`: the seeds may be zeros."""
         found = cls(activity)
         found._values(graph)
-        if not found.some_are_wild:
+        if not found.ranges.some_are_wild:
             return found
         if not selected:
             found.show(graph, {graph.outputs[i] for i in seeded})
-            if not found.some_are_wild:
+            if not found.ranges.some_are_wild:
                 return found
         varied = activity.varied_values(graph, [graph.inputs[i] for i in wrt])
         found._cotangents(graph, varied, {graph.outputs[i]: selected for i in seeded})
@@ -240,43 +220,31 @@ class StrongZeros:
 
     def _may_be_wild(self, node: Node, position: int) -> bool:
         """Return true if a partial derivative may be infinite or NaN."""
-        traits = node.op.traits
+        traits, ranges = node.op.traits, self.ranges
         if Trait.BOUNDED in traits or node.op.name in LINEAR:
             return False
         if Trait.PRODUCT in traits:
-            return node.operands[1 - position] in self.wild
-        if not self.wild.isdisjoint(node.operands):
+            return ranges.is_wild(node.operands[1 - position])
+        if any(map(ranges.is_wild, node.operands)):
             return True
-        if Trait.SINGULAR not in traits or self._is_tame(node):
+        if Trait.SINGULAR not in traits or ranges.is_tame(node):
             return False
         return not (node.op.name in _SHOWN_BY_VALUE and node.results[0] in self.shown)
-
-    def _is_tame(self, node: Node) -> bool:
-        """Return true if the derivatives of a singular op are finite for all finite operands."""
-        name, last = node.op.name, self.known.get(node.operands[-1])
-        if name in _FINITE_WITH_ITS_SLOPE:
-            return node.results[0] in self.shown
-        if last is None or not np.all(last):
-            return False
-        with np.errstate(all="ignore"):
-            if name == "power":
-                return bool(np.all((last >= 1) & (last <= 16) & (last == np.floor(last))))
-            return name in ("divide", "remainder") and bool(np.all(np.isfinite(1 / last)))
 
     # Backward: which values show in the result.
 
     def show(self, graph: Graph, outputs: set[Value]) -> None:
         """Have values that show in these outputs count as finite."""
         self.shown = frozenset(Showing(self._runs).values(graph, outputs))
-        self.wild, self.zero, self.some_are_wild = set(), set(), False
+        self.ranges, self.zero = Ranges(self.shown), set()
         self._asked.clear()
         self._values(graph)
         self._asked.clear()
 
     def _runs(self, loop: Loop) -> bool:
         """Return true if constants say that a loop runs at least once."""
-        counting = Counting.of(loop, self.known.get)
-        return counting is not None and (counting.count(self.known.get) or 0) > 0
+        counting = Counting.of(loop, self.ranges.number)
+        return counting is not None and (counting.count(self.ranges.number) or 0) > 0
 
     # Forward: what values may be.
 
@@ -300,7 +268,7 @@ class StrongZeros:
                     self._values_of(node)
 
     def _once(self, node: Node, values: Sequence[Value], ask: Callable[[], None]) -> None:
-        key = (node, tuple((v in self.wild, v in self.zero) for v in values))
+        key = (node, tuple((self.ranges[v], v in self.zero) for v in values))
         if key not in self._asked:
             self._asked[key] = True
             ask()
@@ -309,60 +277,32 @@ class StrongZeros:
         for region in regions:
             self._values(region)
 
-    def _enter(self, pairs: Iterable[tuple[Value, Value]]) -> bool:
+    def _enter(self, pairs: Iterable[tuple[Value, Value]], widens: bool = False) -> bool:
         """Have the second of each pair be what the first may be; return true if one of them was not yet."""
-        pairs, is_new = list(pairs), False
-        for found in (self.wild, self.zero):
-            new = {inner for outer, inner in pairs if outer in found} - found
-            found |= new
-            is_new |= bool(new)
-        return is_new
+        pairs = list(pairs)
+        new = {inner for outer, inner in pairs if outer in self.zero} - self.zero
+        self.zero |= new
+        return self.ranges.enter(pairs, widens) or bool(new)
 
     def _values_of_loop(self, loop: Loop) -> None:
-        self.known.update((c.in_body, self.known[c.outer]) for c in loop.captures if c.outer in self.known)
         self._enter((c.outer, c.in_body) for c in loop.captures)
         self._enter((c.init, c.in_body) for c in loop.carries)
         while True:
             self._values(loop.body)
-            if not self._enter((c.next, c.in_body) for c in loop.carries):
+            if not self._enter(((c.next, c.in_body) for c in loop.carries), widens=True):
                 break
         self._enter((c.in_body, c.result) for c in loop.carries)
 
     def _values_of(self, node: Node) -> None:
+        self.ranges.visit(node)
         results = [v for v in node.results if v.type.is_differentiable]
-        known, constant, barrier = self._number(node), attributes.Constant.find(node), attributes.Barrier.find(node)
-        if known is not None:
-            self.known[node.result] = known
-        if constant is not None:
-            is_wild = not constant.is_finite
-            is_zero = self._may_be_zero(node.result)
-        else:
-            singular = Trait.SINGULAR in node.op.traits and not self._is_tame(node)
-            singular |= barrier is not None and barrier.name == attributes.NOT_FINITE
-            self.some_are_wild |= singular
-            is_wild, is_zero = singular or not self.wild.isdisjoint(node.operands), self._is_zero(node)
-        if is_wild and not self.shown.issuperset(results):
-            self.wild.update(v for v in results if v not in self.shown)
-            self.some_are_wild = True
-        if is_zero:
+        is_constant = attributes.Constant.find(node) is not None
+        if results and (self._may_be_zero(node.result) if is_constant else self._is_zero(node)):
             self.zero.update(results)
 
-    def _number(self, node: Node) -> np.ndarray | None:
-        """The value of a small constant, of one number in another shape, and of elementwise ops on these."""
-        traits, constant = node.op.traits, attributes.Constant.find(node)
-        given = [self.known.get(v) for v in node.operands]
-        if constant is not None:
-            is_known = not constant.varies and 0 < constant.value.size <= _MOST_KNOWN
-            return constant.value if is_known and dtype_kind(constant.value.dtype) != "c" else None
-        if Trait.VIEW in traits and given[0] is not None and given[0].size == 1:
-            return given[0].reshape(())
-        if Trait.ELEMENTWISE not in traits or node.op.name not in FACTS or any(x is None for x in given):
-            return None
-        with np.errstate(all="ignore"):
-            return np.asarray(FACTS[node.op.name].numpy(*given)) if is_total(node) else None
-
     def _may_be_zero(self, value: Value) -> bool:
-        return value not in self.known or not np.all(self.known[value])
+        low, high = self.ranges[value]
+        return low <= 0.0 <= high
 
     def _is_zero(self, node: Node) -> bool:
         zeros = [v in self.zero for v in node.operands]

@@ -72,7 +72,7 @@ class Watched:
             for space, names in self.absent:
                 if not space.keys().isdisjoint(names):
                     return False
-            if not all(map(is_, map(_contents, self.cells), self.held)):
+            if self.cells and not all(map(is_, map(_contents, self.cells), self.held)):
                 return False
             for fn, defaults, named in self.defaults:
                 if fn.__defaults__ is not defaults or fn.__kwdefaults__ is not named:

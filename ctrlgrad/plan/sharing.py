@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
 from ctrlgrad import threads
 from ctrlgrad.plan.axes import Axis, axes_of
 from ctrlgrad.plan.model import Block, Cumulate, Kernel, Product, Share, Transform, Write
@@ -26,6 +28,10 @@ ALIGNMENT, NARROW = 256, 64
 LANES = 16
 # The most results of parts that are combined, and the bytes of them, which lie on the stack.
 MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
+# The results of a part begin at a multiple of so many bytes, a line of the cache or two: threads that add to results in
+# memory would wait for each other in every turn. Parts that add to one array have so many lines of it at least: they
+# meet at the ends, and short pieces of rows are read slowly.
+LINE, LINES = 128, 16
 
 
 def shares_of(block: Block, tiled: Collection[Kernel], is_loop: bool) -> dict[Kernel | Cumulate | Transform, Share]:
@@ -74,15 +80,30 @@ def share_of(kernel: Kernel, parts: int) -> Share | None:
             is_whole = all(_has_parts(w, axes) for w in reduced) and not any(w.scattered for w in kernel.writes)
             if depth or not reduced or not is_whole:
                 continue
-            nbytes = max(write.view.array.count.factor * write.view.dtype.itemsize for write in reduced)
+            nbytes = max(pitch(w.view.array.count.factor, w.view.dtype) * w.view.dtype.itemsize for w in reduced)
             most = min(parts, MOST_RESULTS, RESULT_BYTES // max(nbytes, 1))
-        unit = math.ceil(axis.size.factor / max(most, 1))
+        unit = max(math.ceil(axis.size.factor / max(most, 1)), _least_unit(kernel, axes, depth))
         if depth == len(axes) - 1:
             step = ALIGNMENT if len(axes) == 1 else NARROW
             unit = math.ceil(unit / step) * step
         found.append(Share(axis.of, unit, math.ceil(axis.size.factor / unit), has_results))
     best = max(found, key=lambda share: (share.parts, not share.has_results), default=None)
     return best if best is not None and best.parts > 1 else None
+
+
+def _least_unit(kernel: Kernel, axes: Sequence[Axis], depth: int) -> int:
+    """Least number of positions of a part along an axis, for nests that come back to its results again and again."""
+    least = 1
+    for k, write in enumerate(kernel.writes, len(kernel.operands)):
+        if write.how != "store" and not write.scattered and any(axis.strides[k] == ZERO for axis in axes[:depth]):
+            nbytes = abs(axes[depth].strides[k].factor) * write.view.dtype.itemsize
+            least = max(least, math.ceil(LINES * LINE / max(nbytes, 1)))
+    return least
+
+
+def pitch(count: int, dtype: np.dtype) -> int:
+    """Number of elements from the results of a part to those of the next one, for so many results."""
+    return math.ceil(count * dtype.itemsize / LINE) * LINE // dtype.itemsize
 
 
 def work_of_cumulate(step: Cumulate) -> int:

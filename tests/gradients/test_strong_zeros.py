@@ -351,16 +351,25 @@ def test_a_linearized_selection_stops_tangents_that_are_zero(zero: float) -> Non
 
 
 BESIDE = np.array([0.3, -1.2, 2.5, 0.0])
-# Functions of which no derivative is infinite or NaN, by the constants in them.
+# Functions of which no derivative is infinite or NaN, whatever finite numbers they are given.
 BOUNDED: dict[str, Callable[[Any], Any]] = {
     "quotient by a number": lambda x: x / 3.0,
     "quotient by an array of numbers": lambda x: x / np.arange(1.0, 5.0),
     "remainder": lambda x: np.remainder(x, 2.0),
     "powers": lambda x: x**3 + x**16,
     "logistic function": lambda x: cg.nn.sigmoid(x) * np.tanh(x),
+    "quotient by a square": lambda x: x / (x * x + 1e-6),
+    "quotient by a norm": lambda x: x / np.sqrt((x**2).sum() + 1e-12),
+    "quotient by what is clipped": lambda x: x / np.maximum(x, 0.1),
+    "root beside 0": lambda x: np.sqrt(x * x + 1.0),
+    "logarithm of what is clipped": lambda x: np.log(np.clip(x, 1e-3, 1.0)),
+    "quotient by a cosine": lambda x: 1.0 / (1.5 - np.cos(x)),
+    "negative power of what is positive": lambda x: (x * x + 1.0) ** -1.5,
+    "a step that follows from an error": lambda x: x * np.clip(0.9 * abs(cg.stop_gradient(x)) ** -0.2, 0.2, 0.5),
+    "exponential of what is below 0": lambda x: np.exp(-(x * x)),
     "quotient by a number that a loop captures": lambda x: cg.fori_loop(0, 3, lambda i, c: c / 3.0, x),
 }
-# The same without such constants.
+# The same without what bounds them.
 UNBOUNDED: dict[str, Callable[[Any], Any]] = {
     "quotient by 0": lambda x: x / np.array([1.0, 2.0, 3.0, 0.0]),
     "quotient by a number whose inverse overflows": lambda x: x / 1e-310,

@@ -190,6 +190,42 @@ def test_the_parts_of_a_long_row_have_extremes_of_their_own(little_work: None, d
                 assert found == [getattr(np, name)(row)] * 3
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16", "complex128", "uint8"])
+def test_results_of_parts_lie_lines_of_the_cache_apart(little_work: None, dtype: str) -> None:
+    """Threads that add to results on one line wait for each other: two took longer than one."""
+    x = (RNG.random((400, 5)) * 10).astype(dtype)
+    sums = lambda x: x.sum(0)
+    ((distance, kind),) = re.findall(r"mul i64 %part, (\d+)\n.* getelementptr (\w+)", text_of(sums, x))
+    assert int(distance) * {"double": 8, "i64": 8, "float": 4}[kind] % sharing.LINE == 0
+    np.testing.assert_allclose(cg.function(sums)(x), x.sum(0), rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "unit"),
+    [((40, 9000), 0, 320), ((40, 9000, 5), (0, 2), 256), ((9, 200, 45), 0, 1152), ((9, 8200, 128), 0, 4160)],
+)
+def test_parts_that_add_to_one_array_have_16_lines_of_it(shape: tuple[int, ...], axes: Any, unit: int) -> None:
+    """The results are too many for each part to have its own."""
+    x, sums = RNG.random(shape), lambda x: cnp.sin(x).sum(axes)
+    (share,) = plan_of(sums, x).shares.values()
+    assert not share.has_results and share.unit == unit and share.unit * 8 >= sharing.LINE * sharing.LINES
+    found = []
+    for count in (1, 2, 3, 16):
+        products().set_threads(count)
+        found.append(np.asarray(cg.function(sums)(x)))
+    products().set_threads(threads.default_threads())
+    assert all((a == found[0]).all() for a in found)
+    np.testing.assert_allclose(found[0], np.sin(x).sum(axes))
+
+
+@pytest.mark.parametrize(("columns", "parts"), [(1000, 8), (1024, 8), (1025, 7), (1280, 6), (1281, 0)])
+def test_sums_of_columns_are_cut_along_the_rows_where_their_results_fit(columns: int, parts: int) -> None:
+    """Columns alone are read slowly: 4,000 x 1,000 took five times as long."""
+    (share,) = plan_of(lambda x: x.sum(0), np.empty((4000, columns))).shares.values()
+    assert (share.axes, share.has_results) == (((0,), True) if parts else ((1,), False))
+    assert not parts or share.parts == parts
+
+
 def test_nests_whose_parts_would_meet_are_not_cut(little_work: None) -> None:
     """Elements that may be added to one place."""
     fn = lambda x, y: x.ravel().at[EACH].add(y.ravel())

@@ -159,13 +159,12 @@ class Results:
 
 
 def _number(words: np.ndarray, index: int, dtypes: Sequence[np.dtype], views: Views) -> Callable[[], Any]:
-    """Reader of a number in the frame."""
+    """Reader of a number in the frame: an array of rank 0."""
     cells = [views[dtype][(index + k) * (8 // dtype.itemsize) :][:1].reshape(()) for k, dtype in enumerate(dtypes)]
     if len(cells) == 1:
-        (cell,) = cells
-        return lambda: cell[()]
+        return cells[0].copy
     whole, (real, imaginary) = np.result_type(dtypes[0], np.complex64), cells
-    return lambda: whole.type(complex(real[()], imaginary[()]))
+    return lambda: np.array(complex(real, imaginary), whole)
 
 
 def _row_size(stack: Any, axis: int) -> int:

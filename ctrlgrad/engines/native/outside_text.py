@@ -33,8 +33,6 @@ class Turns:
 
     def start(self, sizes: list[int]) -> None:
         """A run begins: each loop has the iterations between its last two turns, if all sizes are those of then."""
-        if not self.since:
-            return
         if sizes != self.sizes:
             self.sizes, self.iterations[:] = sizes, np.full(len(self.since), FIRST).data
         self.words[:] = self.iterations

@@ -172,7 +172,8 @@ class Frame:
             self.outside.start(self.silent_callbacks)
         self.integers[frame.STATUS] = 0
         self.integers[frame.FLUSHES] = flushes_subnormals()
-        self.turns.start(self.sizes())
+        if self.layout.loops:
+            self.turns.start(self.sizes())
         self.program.function(self.address)
         self.held = None
         try:

@@ -17,7 +17,7 @@ from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.axes import Axis
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Share, Vectors, Write
 from ctrlgrad.plan.reductions import EXTREMES
-from ctrlgrad.plan.sharing import work_of
+from ctrlgrad.plan.sharing import pitch, work_of
 from ctrlgrad.plan.sizes import ZERO, Size
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class SharedKernel:
         def table_of(k: int, given: np.dtype) -> tuple[str, str]:
             """A table of a result of all parts, and where that of this part is."""
             dtype, pieces = element_parts(given)
-            size, kind = self.kernel.writes[k].view.array.count.factor * pieces, memory_type_of(dtype)
+            size, kind = pitch(self.kernel.writes[k].view.array.count.factor, given) * pieces, memory_type_of(dtype)
             table = self.memory(cut.parts * size * dtype.itemsize)
             behind, inside = inner.op(f"mul i64 %part, {size}"), self.captured("ptr", table)
             return table, inner.op(f"getelementptr {kind}, ptr {inside}, i64 {behind}")
@@ -175,9 +175,12 @@ class SharedKernel:
         for at in outer.each("0", str(count)):
             found = ["", ""]
             for number in range(parts):
-                place = w.add(at, str(number * count))
                 both = [(extremes, rule.dtype), (positions, write.view.dtype)]
-                values = [outer.elements.load(table, place, dtype, 0, 1) for table, dtype in both]
+                places = [w.add(at, str(number * pitch(count, dtype))) for _, dtype in both]
+                values = [
+                    outer.elements.load(table, place, dtype, 0, 1)
+                    for place, (table, dtype) in zip(places, both, strict=True)
+                ]
                 if number:
                     takes = rule.is_beyond(values[0], found[0], 1)
                     values = [
@@ -193,14 +196,14 @@ class SharedKernel:
         dtype, pieces = element_parts(view.dtype)
         count, base = view.array.count.factor, outer.bases[len(self.kernel.operands) + k]
         width = max(outer.vectors.nbytes // dtype.itemsize, 1) if pieces == 1 and np.dtype(dtype).kind in "fiu" else 1
-        whole = count // width * width
+        whole, behind = count // width * width, pitch(count, view.dtype)
 
         def combined(at: str, width: int) -> None:
             totals = []
             for piece in range(pieces):
                 total = outer.elements.load(table, at, view.dtype, piece, width)
                 for number in range(1, parts):
-                    other = outer.elements.load(table, w.add(at, str(number * count)), view.dtype, piece, width)
+                    other = outer.elements.load(table, w.add(at, str(number * behind)), view.dtype, piece, width)
                     total = combine(w, self.kernel.writes[k].how, dtype, total, other, width)
                 totals.append(total)
             outer.elements.store_parts(base, at, dtype, totals, width)
