@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ctrlgrad import tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.frontend.array.promote import operand
 from ctrlgrad.transforms.checkpoint import check_name, checkpoint, checkpoint_policies
 
 
+@explains_calls
 def checkpoint_name(x: Any, name: str) -> Any:
     """The same pytree of arrays, whose values `checkpoint_policies` know by `name`; as JAX's.
 

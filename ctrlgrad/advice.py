@@ -48,6 +48,18 @@ _INSTEAD = {
     "bidirectional": "call one layer on xs and another one on ctrlgrad.numpy.flip(xs, 0), and join their outputs",
     "dropout": "ctrlgrad.nn.dropout(key, x, {0}) between layers",
     "p": "rate={0}",
+    "size": "shape={0}",
+    "low": "minval={0}",
+    "high": "maxval={0}",
+    "loc": "{0} + scale * ctrlgrad.random.normal(key, shape)",
+    "stddev": "mean + {0} * ctrlgrad.random.normal(key, shape)",
+    "seed": "key=ctrlgrad.random.key({0})",
+    "argnum": "argnums={0}",
+    "epochs": "steps={0} * len(data)",
+    "max_steps": "maximum_iterations={0}",
+    "max_iter": "maximum_iterations={0}",
+    "back_prop": "leave it out: ctrlgrad.stop_gradient ends a derivative",
+    "shape_invariants": "ctrlgrad.unknown_dims(x, axes) around the carry's arrays",
     "key": _KEY,
     "rngs": _KEY,
     "device": "arrays lie where they are made; with engine='cuda' results stay on the card",
@@ -144,6 +156,10 @@ _IN_PLACE_ON = {
         "named_call": "leave it out; loops such as while_loop take a name=",
         "config": "ctrlgrad.options(default_float='float32') and its other options",
         "gradient": "ctrlgrad.grad(fn); of the samples in an array, ctrlgrad.numpy.gradient",
+        "explain": "ctrlgrad.function(fn).explain(*arguments)",
+        "graph": "ctrlgrad.function(fn).graph(*arguments)",
+        "budget": "ctrlgrad.memory.budget('64 MiB'), around code",
+        "profile": "with ctrlgrad.memory.profile() as profile, around code",
     },
     "ctrlgrad.numpy": {
         **{
@@ -293,9 +309,51 @@ def no_such_name(module: str, name: str, names: Iterable[str]) -> AttributeError
         return AttributeError(missing)
     hint = _IN_PLACE_ON.get(module, {}).get(name) or _IN_PLACE_ON["ctrlgrad.numpy"].get(name) or _elsewhere(name)
     if hint is None:
-        close = nearest(name, [n for n in names if not n.startswith("_")])
+        close = nearest(name, getattr(sys.modules.get(module), "__all__", names))
         hint = f"{module}.{close}" if close else f"dir({module}) lists the names that there are"
     return MissingAttributeError(missing, hint=hint)
+
+
+# In place of other libraries' attributes on an object.
+_ATTRIBUTES = {
+    "a layer": {
+        **dict.fromkeys(
+            ("parameters", "named_parameters", "state_dict", "variables", "trainable_variables", "params"),
+            "params = layer.init(ctrlgrad.random.key(0)) makes the parameters, a pytree of arrays",
+        ),
+        **dict.fromkeys(("weight", "kernel", "w"), "params['w'], where params = layer.init(ctrlgrad.random.key(0))"),
+        **dict.fromkeys(("forward", "apply", "call"), "layer(params, x)"),
+        **dict.fromkeys(("train", "eval"), "leave it out: ctrlgrad.nn.dropout is called in training only"),
+        **dict.fromkeys(("to", "cuda", "cpu"), "leave it out: arrays go where the function runs"),
+        **dict.fromkeys(("float", "double", "half"), "layer.init(key, dtype='float32')"),
+        "load_state_dict": "pass the loaded arrays as params: layer(params, x)",
+        **dict.fromkeys(("zero_grad", "requires_grad_"), "leave it out: ctrlgrad.grad(loss)(params) gives it"),
+    },
+    "an optimiser": {
+        **dict.fromkeys(
+            ("step", "apply_gradients", "minimize", "apply"),
+            "updates, state = optimiser.update(gradient, state, params); "
+            "params = ctrlgrad.optim.apply_updates(params, updates)",
+        ),
+        "zero_grad": "leave it out: gradients are results and do not accumulate",
+        **dict.fromkeys(("state_dict", "state", "param_groups"), "state = optimiser.init(params), a pytree of arrays"),
+    },
+    "a compiled function": {
+        **dict.fromkeys(("lower", "trace", "get_concrete_function", "jaxpr"), "fn.graph(*arguments), which prints"),
+        **dict.fromkeys(("compile", "cost_analysis", "memory_analysis"), "fn.explain(*arguments)"),
+        "eval_shape": "ctrlgrad.eval_shape(fn, *arguments)",
+        **dict.fromkeys(("backward", "grad"), "ctrlgrad.grad(fn)(*arguments)"),
+    },
+}
+
+
+def no_such_attribute(what: str, x: object, name: str) -> AttributeError:
+    """The error of an attribute that an object does not have, with the form that takes its place."""
+    missing = f"{type(x).__name__!r} object has no attribute {name!r}"
+    hint = _ATTRIBUTES[what].get(name)
+    if hint is None:
+        return AttributeError(missing, name=name, obj=x)
+    return MissingAttributeError(missing, expected=f"attributes of {what}", got=f".{name}", hint=hint)
 
 
 # Errors for calls with wrong arguments; they show the signature of the function.
@@ -303,6 +361,8 @@ def no_such_name(module: str, name: str, names: Iterable[str]) -> AttributeError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# Attribute of a function that explains its calls.
+EXPLAINED = "_explains_calls"
 
 
 def explains_calls(fn: Callable[P, R]) -> Callable[P, R]:
@@ -317,6 +377,7 @@ def explains_calls(fn: Callable[P, R]) -> Callable[P, R]:
                 raise
             raise misfit(fn, args, kwargs, error) from None
 
+    vars(called)[EXPLAINED] = True
     return called
 
 
@@ -329,6 +390,7 @@ def misfit(fn: Callable[..., Any], args: Any, kwargs: Any, error: TypeError) -> 
     parameters = [name for name in inspect.signature(fn).parameters if name != "self"]
     owner, _, name = fn.__qualname__.rpartition(".")
     is_method = bool(owner) and not owner.endswith("<locals>")
+    owner = type(args[0]).__name__ if is_method and args else owner
     call = name = owner.rpartition(".")[2] if name in ("__init__", "__call__") else name
     hint = f"name the parameters as above; help(ctrlgrad.{name}) says what they mean"
     if fn.__name__ == "__call__":
@@ -345,10 +407,12 @@ def misfit(fn: Callable[..., Any], args: Any, kwargs: Any, error: TypeError) -> 
 
 def explain_calls(names: dict[str, Any], public: Sequence[str]) -> None:
     """Have the public functions, classes and layers of a module explain their calls."""
+    made: dict[Any, Any] = {}  # two names of one function stay that
     for name in public:
         found = names[name]
         if inspect.isfunction(found):
-            names[name] = explains_calls(found)
+            if found.__module__.startswith("ctrlgrad") and not hasattr(found, EXPLAINED):
+                names[name] = made[found] = made.get(found) or explains_calls(found)
         elif inspect.isclass(found):
             for method in vars(found).keys() & {"__init__", "__call__"}:
                 setattr(found, method, explains_calls(vars(found)[method]))

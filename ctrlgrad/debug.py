@@ -22,16 +22,18 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import value_in
-from ctrlgrad.frontend.checks import check_leaves
+from ctrlgrad.frontend.checks import check_callable, check_leaves
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.source import Source, here, user_frame
 
 Iterations = tuple[int, ...]
 
 
+@explains_calls
 def callback(fn: Callable[[Any, Iterations], None], values: Any, label: str = "callback") -> None:
     """Call `fn(values, iterations)` with arrays when this place is reached.
 
@@ -49,7 +51,7 @@ def callback(fn: Callable[[Any, Iterations], None], values: Any, label: str = "c
     >>> float(cg.fori_loop(0, 3, body, 1.0)), seen
     (8.0, [((0,), 1.0), ((1,), 2.0), ((2,), 4.0)])
     """
-    _check_function("debug.callback", fn, "values, iterations")
+    check_callable("debug.callback", "fn", fn, ("values", "iterations"), here())
     leaves, treedef = tree.flatten(values)
     check_leaves("debug.callback: a value", leaves)
     builder = trace.current()
@@ -65,6 +67,7 @@ def callback(fn: Callable[[Any, Iterations], None], values: Any, label: str = "c
     builder.emit_all("callback", operands, {"fn": call, "label": label}, source=here())
 
 
+@explains_calls
 def print(format: str, *args: Any, **kwargs: Any) -> None:
     """Print a format string with values when this place is reached; as `jax.debug.print`.
 
@@ -84,6 +87,13 @@ def print(format: str, *args: Any, **kwargs: Any) -> None:
         named = {"iteration": iterations[-1] if iterations else None, "iterations": iterations, **named}
         sys.stdout.write(format.format(*positional, **named) + "\n")
 
+    if not isinstance(format, str):
+        raise UserInputError(
+            "debug.print: the format is no text",
+            expected="a format string, and the values that it shows",
+            got=type(format).__name__,
+            hint="debug.print('{}', x)",
+        )
     try:
         blanks: dict[str, Any] = {"iteration": 0, "iterations": (), **dict.fromkeys(kwargs, 0)}
         _check_format(format, len(args), blanks)
@@ -111,6 +121,7 @@ def _check_format(format: str, count: int, named: dict[str, Any]) -> None:
     format.format(*(Anything() for _ in range(count)), **dict.fromkeys(named, Anything()))
 
 
+@explains_calls
 def breakpoint(**values: Any) -> None:
     """Stop in the debugger (`sys.breakpointhook`) at the user's line when this place is reached.
 
@@ -148,16 +159,7 @@ def _stopping(source: Source | None) -> CodeType:
     return compile(module, file, "exec").replace(co_name=name.rpartition(".")[2], co_qualname=name)
 
 
-def _check_function(what: str, fn: object, takes: str) -> None:
-    if not callable(fn):
-        raise UserInputError(
-            f"{what}: fn is not a function",
-            expected=f"a function that takes ({takes})",
-            got=repr(fn),
-            hint=f"pass lambda {takes}: ..., and a name as label='...'",
-        )
-
-
+@explains_calls
 def watch_cotangent(x: Any, fn: Callable[[Any, Iterations], None], label: str = "cotangent") -> Any:
     """x itself; when its cotangent is computed on the way back, `fn(cotangent, iterations)` is called with it.
 
@@ -173,7 +175,7 @@ def watch_cotangent(x: Any, fn: Callable[[Any, Iterations], None], label: str = 
         label: what printed graphs show.
 
     Raises:
-        UserInputError: fn is not a function.
+        TypeMismatchError: fn is not a function of two arguments.
 
     >>> seen = []
     >>> def f(x):
@@ -185,7 +187,7 @@ def watch_cotangent(x: Any, fn: Callable[[Any, Iterations], None], label: str = 
     >>> seen
     [((2,), 2.0), ((1,), 4.0), ((0,), 8.0)]
     """
-    _check_function("debug.watch_cotangent", fn, "cotangent, iterations")
+    check_callable("debug.watch_cotangent", "fn", fn, ("cotangent", "iterations"), here())
     builder = trace.current()
     if builder is None or not isinstance(x, Tensor):
         return x

@@ -35,6 +35,7 @@ from ctrlgrad.ir import Graph, StackType, Trait, attributes, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.memory.session import current
 from ctrlgrad.memory.turns import in_turns
+from ctrlgrad.runtime.chunks import in_shorter_chunks
 from ctrlgrad.runtime.stack import CPU
 
 
@@ -58,9 +59,13 @@ def run_on(
     try:
         if failure is not None:
             return _run_natively(graph, arguments, failure)
-        if engine == "cuda" and not check_nans:
-            return _run_on_cuda(graph, arguments, stays_on_card, donated)
-        return _run_on(engine, graph, arguments, check_nans)
+
+        def run() -> list[Any]:
+            if engine == "cuda" and not check_nans:
+                return _run_on_cuda(graph, arguments, stays_on_card, donated)
+            return _run_on(engine, graph, arguments, check_nans)
+
+        return run() if current() is None or donated or _has_effects(graph) else in_shorter_chunks(run)
     except (NonFiniteError, IndexOutOfRangeError) as error:
         # Under a budget the reference engine could exceed it, and donated arguments are gone.
         is_told_again = current() is None and check_nans != "gradients" and not (engine == "cuda" and donated)
@@ -72,7 +77,7 @@ def run_on(
 
 def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequence[Any]) -> CtrlgradError:
     """Run again to complete an error: the point where a NaN appeared, or the first index out of range."""
-    arguments = lists_of(arguments)
+    arguments = _listed_in_turns(arguments)
     if engine == "cuda" and not all(isinstance(x, np.ndarray | np.generic | list) for x in arguments):
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
         from ctrlgrad.engines.cuda.engine import read_arguments
@@ -151,6 +156,13 @@ def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
     )
 
 
+_HAS_EFFECTS: Cache[None, bool] = Cache(1)
+
+
+def _has_effects(graph: Graph) -> bool:
+    return _HAS_EFFECTS.get(graph, None, lambda: any(Trait.EFFECT in node.op.traits for node in walk(graph)))
+
+
 _RUNS_ONCE: Cache[None, bool] = Cache(1)
 
 
@@ -187,6 +199,15 @@ def rows_of(stack: Any) -> list[Any]:
     return in_turns(turns_of_rows([stack]), read, read)
 
 
+def _listed_in_turns(arguments: Sequence[Any]) -> list[Any]:
+    """Arguments with stacks as lists of rows, which are read in turns under the budgets that they lie in."""
+
+    def read() -> list[Any]:
+        return lists_of(arguments)
+
+    return in_turns(turns_of_rows(arguments), read, read)
+
+
 def kernel_of(graph: Graph) -> Callable[[list[Any]], Sequence[Any]]:
     """Kernel of the reference engine for a graph without loops: a function from arrays to results."""
     program = compile_graph(graph, REFERENCE)
@@ -212,7 +233,7 @@ def _check_on_host(engine: str, arguments: Sequence[Any]) -> None:
 
 
 def _run_on_cuda(graph: Graph, arguments: Sequence[Any], stays_on_card: bool, donated: frozenset[int]) -> list[Any]:
-    arguments = lists_of(arguments)
+    arguments = _listed_in_turns(arguments)
     from ctrlgrad.engines.cuda.cupy_library import cupy_library
     from ctrlgrad.engines.cuda.engine import Handover, read_arguments, run_on_device
 

@@ -6,12 +6,12 @@ import copy
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ctrlgrad import forks, tree
-from ctrlgrad.advice import explains_calls
+from ctrlgrad.advice import explains_calls, no_such_attribute
 from ctrlgrad.autograph import convert
 from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines import Report, current_without
@@ -219,6 +219,11 @@ _OF_UNKNOWN_SIZES = (TracingError, UnknownSizeError, DifferentiationError)
 
 class Function:
     """A Python function that runs as a graph; made by `ctrlgrad.function`."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_attribute("a compiled function", self, name)
 
     def __init__(
         self,

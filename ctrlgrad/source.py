@@ -178,7 +178,8 @@ def called_function(package: str) -> str | None:
     user, called = user_frame(), None
     frame: FrameType | None = sys._getframe(1)
     while frame is not user and frame is not None:
-        called, frame = frame, frame.f_back
+        # Not the function that explains a wrong call.
+        called, frame = called if frame.f_globals.get("__name__") == "ctrlgrad.advice" else frame, frame.f_back
     is_its = called is not None and str(called.f_globals.get("__name__")).startswith(package)
     return called.f_code.co_name if called is not None and is_its else None
 
@@ -198,7 +199,7 @@ def library_function() -> tuple[str, str] | None:
     while frame is not user and frame is not None:
         parts = frame.f_code.co_filename.split(os.sep)
         found = next((name for name in _LIBRARIES if name in parts and not is_own(frame.f_code.co_filename)), None)
-        if found is not None and not frame.f_code.co_name.startswith("_"):
+        if found is not None and not frame.f_code.co_name.startswith(("_", "<")):
             folders = [f for f in parts[len(parts) - parts[::-1].index(found) : -1] if f in _PUBLIC]
             module = ".".join([found, *folders[:1]])
             called = (module, frame.f_code.co_name)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import Any
 
-from ctrlgrad.errors import BlockLostError, ExecutionError
+from ctrlgrad.errors import BlockLostError, ExecutionError, MemoryBudgetError, forget_values
 from ctrlgrad.memory.arena import BLOCKS, RUNNING, STATES, Slot, Throttle
 from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord, LoopRecord
 from ctrlgrad.memory.planner import Planner
@@ -101,7 +101,8 @@ class Checkpoints:
         """
         found: tuple[int, LoopRecord, int] | None = None
         for loop in self._loops.values():
-            if loop.states.limit is not None:
+            if loop.states.limit is not None and not loop.is_finished:
+                # The states that it will keep are known by the levels of these.
                 continue
             kept = list(loop.states.indexes)
             for before, index, after in zip(kept, kept[1:], [*kept[2:], len(loop.chunks)], strict=False):
@@ -145,7 +146,20 @@ class Checkpoints:
     # Runs from them.
 
     def recover(self, block: BlockRecord) -> None:
-        """Bring the blocks of a dropped block's chunk back, and of as many chunks before it as fit."""
+        """Bring the blocks of a dropped block's chunk back, and of as many chunks before it as fit.
+
+        Where there is no room to run it from its nearest state, that state goes: the run begins from an earlier one.
+        """
+        while True:
+            try:
+                return self._recover(block)
+            except MemoryBudgetError as error:
+                with self._lock:
+                    if not self.spare():
+                        raise
+                forget_values(error)
+
+    def _recover(self, block: BlockRecord) -> None:
         chunk = block.chunk
         loop = chunk.loop
         with loop.lock:

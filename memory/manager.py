@@ -553,17 +553,20 @@ class ReplayedChunk(Chunk):
         self.filled: list[tuple[BlockRecord, Slot]] = []
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str, stack: int = 0) -> Block:
-        """The next block of the first run, of those of a stack, to be filled again."""
+        """The next block of the first run, of those of a stack, to be filled again.
+
+        It has as many rows as then: under another budget the caller may ask for more or fewer.
+        """
         for place, block in enumerate(self._left):
             if block.stack == stack:
                 del self._left[place]
                 break
         else:
             raise self._differs("one block more", f"{len(self._record.blocks)} blocks")
-        wanted = (block.shape, block.dtype, block.label)
-        asked = (shape_of(shape), np.dtype(dtype), label)
+        wanted = (block.shape[1:], block.dtype, block.label)
+        asked = (shape_of(shape)[1:], np.dtype(dtype), label)
         if asked != wanted:
-            raise self._differs(f"a block of shape, dtype and label {asked}", f"{wanted}")
+            raise self._differs(f"a block of row shape, dtype and label {asked}", f"{wanted}")
         manager = self._manager
         slot = manager.with_room(lambda: self._take_again(block), block.full_nbytes)
         self.filled.append((block, slot))

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.blocks import block, holding
 from ctrlgrad.errors import MemoryBudgetError, UserInputError
 from ctrlgrad.memory.devices.cpu import RAM, CpuDevice
@@ -67,6 +68,9 @@ class Session:
         self._managers: dict[str, Manager] = {}
         self._lock = threading.RLock()
         self._is_closed = False
+        # How often the bytes of a chunk were halved, since calls were refused; and a count of chunks that could have
+        # been shorter.
+        self.halvings = self.long_chunks = 0
 
     def manager(self, device_name: str = "cpu") -> Manager:
         """The manager of a device, created when it is first asked for."""
@@ -154,6 +158,7 @@ class Plan:
         return "\n".join(lines)
 
 
+@explains_calls
 def plan(
     fn: Callable[..., Any], *args: Any, budget: str | int | None = None, disk: str | None = None, **kwargs: Any
 ) -> Plan:
@@ -196,7 +201,7 @@ def plan(
         low, least = least, least + max(more, least // 16)
     while True:
         least = _first(missing, low, least)
-        # In a smaller budget chunks are shorter, which may do with less.
+        # In a smaller budget the chunks of rows that leave a call are shorter, which may do with less.
         if (smaller := least * 9 // 10) < 1 or missing(smaller):
             break
         low, least = 0, smaller

@@ -539,5 +539,5 @@ def unchanged(
         expected="variables that are assigned anew, holding tensors",
         got=f"a {kind} that is changed in place, which would happen once, while tracing",
         hint="collect rows with ctrlgrad.TensorArray or ctrlgrad.scan, or keep the loop or branch in Python\n"
-        "by deciding on a Python value",
+        "by deciding on a Python value, as `for i in range(len(xs))` does in place of `for x in xs`",
     )

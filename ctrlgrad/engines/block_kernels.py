@@ -38,7 +38,7 @@ from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import Session, current
 from ctrlgrad.memory.turns import Turns
 from ctrlgrad.records import record
-from ctrlgrad.runtime.chunks import chunk_bytes
+from ctrlgrad.runtime.chunks import chunk_bytes, note_long
 from ctrlgrad.runtime.stack import CPU, BlockStack, copied
 
 # A stack's first block has room for so many rows, or bytes if that is more rows.
@@ -250,7 +250,10 @@ class RowPushes:
     def capacity(self, row_bytes: int, before: int) -> int:
         """Number of rows of a stack's next block, after one of `before` rows."""
         most = chunk_bytes() // self._most // max(row_bytes, 1)
-        return max(1, min(most, max(FIRST_ROWS, FIRST_BYTES // max(row_bytes, 1), 2 * before)))
+        found = max(1, min(most, max(FIRST_ROWS, FIRST_BYTES // max(row_bytes, 1), 2 * before)))
+        if found > 1:
+            note_long()
+        return found
 
     def began(self, block: RowBlock) -> None:
         """A block takes rows."""

@@ -240,6 +240,7 @@ def _promotions(names: Sequence[str], leaves: Sequence[Any]) -> dict[str, Promot
 # `switch` and `case`: branches chosen by an index or by the first condition that holds.
 
 
+@explains_calls
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = MISSING) -> Any:
     """`branches[index](*operands)`, the index clamped to the range; as `jax.lax.switch`. Only that branch runs.
 
@@ -276,6 +277,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     return branch("switch", cast(index, np.int64), tuple(branches), names, operands, source)
 
 
+@explains_calls
 def case(pairs: Sequence[tuple[Any, Callable[[], Any]]], default: Callable[[], Any] | None = None) -> Any:
     """The result of the first function whose condition is true, else of `default`; as `tf.case`.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ctrlgrad import tree
-from ctrlgrad.errors import NumberOverflowError, TypeMismatchError, UserInputError
+from ctrlgrad.errors import NumberOverflowError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import is_weak, type_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import BOOL
@@ -96,6 +96,8 @@ def check_callable(operation: str, name: str, fn: Any, arguments: Sequence[str],
             got=f"{getattr(fn, '__name__', name)}{signature}",
             hint=f"several values are carried as one pytree: lambda {', '.join(arguments)}: ..., with carry = (a, b)"
             if "carry" in arguments
+            else f"lambda {', '.join(arguments)}: ..., where iterations are those of the loops around, a tuple of ints"
+            if "iterations" in arguments
             else "change its parameters, or the operands",
         ) from error
 
@@ -105,7 +107,7 @@ def check_leaves(what: str, leaves: Sequence[Any], paths: Sequence[str] | None =
     for position, leaf in enumerate(leaves):
         try:
             type_of(leaf)
-        except NumberOverflowError:
+        except (NumberOverflowError, TracingError):
             raise
         except (TypeError, ValueError) as error:
             raise TypeMismatchError(
@@ -118,6 +120,8 @@ def check_leaves(what: str, leaves: Sequence[Any], paths: Sequence[str] | None =
 
 def how_to_pass(x: Any) -> str:
     """Return advice for an object that is no pytree."""
+    if own := getattr(type(x), "INSTEAD", ""):
+        return str(own)
     if dataclasses.is_dataclass(x):
         return "@ctrlgrad.tree.register_dataclass above its @dataclass makes a pytree of its fields"
     if inspect.isgenerator(x):

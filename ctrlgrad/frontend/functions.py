@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ctrlgrad.advice import instead_of_keywords, is_inside, misfit, no_such_name
+from ctrlgrad.advice import EXPLAINED, explain_calls, instead_of_keywords, is_inside, misfit, no_such_name
 from ctrlgrad.errors import TracingError
 from ctrlgrad.records import pairs
 from ctrlgrad.source import library_function
@@ -185,6 +185,7 @@ def array_function(
                     raise
                 raise misfit(fn, args, kwargs, error) from None
 
+        vars(function)[EXPLAINED] = True
         registered: F = as_ufunc(function)
         for name in (registered.__name__, *names):
             FUNCTIONS[name] = registered
@@ -204,7 +205,7 @@ def described(function: F, name: str, summary: str, example: str) -> F:
 def publish(module: str, *helpers: str, more: Iterable[str] = (), is_facade: bool = False) -> None:
     """Set `__all__` and `__dir__` of a module: the names that it defines, without `helpers` for other modules.
 
-    A facade also refuses other names with advice.
+    A facade also refuses other names with advice, and its functions explain their calls.
 
     Args:
         more: further public names.
@@ -222,6 +223,7 @@ def publish(module: str, *helpers: str, more: Iterable[str] = (), is_facade: boo
             raise no_such_name(module, name, space["__all__"])
 
         space["__getattr__"] = missing
+        explain_calls(space, [name for name in names if not inspect.isclass(space[name])])
 
 
 def call_ufunc(numpys: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
-from ctrlgrad.advice import check_choice
+from ctrlgrad.advice import check_choice, explains_calls
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply_all, value_in
@@ -20,6 +20,7 @@ from ctrlgrad.source import here
 _METHODS = (None, "sequential", "expand_dims", "broadcast_all")
 
 
+@explains_calls
 def pure_callback(
     callback: Callable[..., Any], result_shape_dtypes: Any, *args: Any, vmap_method: str | None = None, **kwargs: Any
 ) -> Any:

@@ -186,6 +186,7 @@ def emit_while(
     return [Tensor(builder, v) for v in values]
 
 
+@explains_calls
 def unknown_dims(x: Any, axes: int | Sequence[int] = 0) -> Any:
     """The same tensor, the sizes of some axes counted as unknown: for a carry whose shape changes in the loop.
 
@@ -442,6 +443,7 @@ def scan(
     return in_trace(lambda: _scan("scan", f, init, xs, length, reverse, source))
 
 
+@explains_calls
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """Apply `f` to every row of `xs` and stack the results; as `jax.lax.map`.
 
@@ -457,6 +459,7 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> A
     return in_trace(lambda: _scan("map", lambda carry, x: (carry, f(x)), None, xs, None, False, source))[1]
 
 
+@explains_calls
 def foldl(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
     """`f(...f(f(init, xs[0]), xs[1])..., xs[-1])`: a fold over the rows from the first, as `tf.foldl`.
 
@@ -466,6 +469,7 @@ def foldl(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
     return _fold("foldl", f, xs, init, reverse=False)
 
 
+@explains_calls
 def foldr(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
     """As `foldl`, from the last row to the first.
 
@@ -628,6 +632,7 @@ def _counted(operation: str, x: Any, length: Any) -> Any:
 # `associative_scan`: prefix results of an associative function in a logarithmic number of steps.
 
 
+@explains_calls
 def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = False, axis: int = 0) -> Any:
     """`fn(...fn(fn(x[0], x[1]), x[2])..., x[i])` for every i; as `jax.lax.associative_scan`.
 

@@ -9,10 +9,10 @@ import numpy as np
 import optree
 
 from ctrlgrad.advice import explains_calls
-from ctrlgrad.dtypes import as_dtype, dtype_kind, result_type
+from ctrlgrad.dtypes import as_dtype, can_cast, dtype_kind
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import apply, cast, check_dtype, evaluate, require_numbers, type_of
+from ctrlgrad.frontend.apply import apply, cast, check_dtype, evaluate, require_numbers, result_dtype, type_of
 from ctrlgrad.frontend.carry import Elements
 from ctrlgrad.frontend.checks import is_array
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -179,14 +179,18 @@ class TensorArray(Elements):
         return self._with_stack(apply("stack_push", [stack, value]), element)
 
     def _cast(self, value: Any, given: TensorType) -> Any:
-        if result_type(given.dtype, self.dtype) != self.dtype and not isinstance(value, bool | int | float | complex):
-            raise TypeMismatchError(
-                "TensorArray.write: the value's dtype does not fit",
-                expected=self.dtype.name,
-                got=given.dtype.name,
-                hint=f"value.astype({self.dtype.name!r})",
-            )
+        if result_dtype(value, np.zeros((), self.dtype)) != self.dtype:
+            raise self._misfit("write", given)
         return cast(value, self.dtype)
+
+    def _misfit(self, operation: str, given: TensorType) -> TypeMismatchError:
+        return TypeMismatchError(
+            f"TensorArray.{operation}: the value's dtype does not fit",
+            expected=self.dtype.name,
+            got=given.dtype.name,
+            hint=f"make the TensorArray of {given.dtype.name}, or cast the value: "
+            f"ctrlgrad.numpy.asarray(value).astype({self.dtype.name!r})",
+        )
 
     def read(self, index: Any) -> Any:
         """Slot `index`; zeros where nothing was written."""
@@ -256,6 +260,8 @@ class TensorArray(Elements):
         require_numbers("TensorArray.unstack", tensor)
         t = type_of(tensor)
         assert isinstance(t, TensorType)
+        if not can_cast(t.dtype, self.dtype, "same_kind"):
+            raise self._misfit("unstack", t)
         stack = apply("stack_from_tensor", [cast(tensor, self.dtype)])
         return self._with_stack(stack, TensorType(self.dtype, t.shape[1:]))
 

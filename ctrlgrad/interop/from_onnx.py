@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from ctrlgrad.advice import explains_calls
+
 if TYPE_CHECKING:
     from ctrlgrad.interop.onnx.reader import OnnxFunction
 
 
+@explains_calls
 def from_onnx(model: Any) -> OnnxFunction:
     """A model of ONNX as a function of this library: `grad`, `vmap` and `jvp` take it, loops and branches included.
 

@@ -6,12 +6,14 @@ import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.frontend.checks import check_function
 
 if TYPE_CHECKING:
     from ctrlgrad.interop.torch.module import FromTorch
 
 
+@explains_calls
 def from_torch(fn: Callable[..., Any], *example_args: Any, dynamic_shapes: Any = None) -> FromTorch:
     """A function or module of PyTorch as a function of this library; `grad`, `vmap` and `jvp` take it, at any order.
 

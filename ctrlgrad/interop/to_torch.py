@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend.checks import check_function
 from ctrlgrad.memory.sizes import parse_size
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ctrlgrad.interop.torch.function import DropIn, TorchFunction
 
 
+@explains_calls
 def to_torch(fn: Callable[..., Any], *, memory_budget: str | int | None = None) -> TorchFunction | DropIn:
     """A function of this library as one of PyTorch: autograd and `torch.func` take it, at any order and in both modes.
 

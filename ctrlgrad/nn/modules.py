@@ -12,12 +12,13 @@ gradients, optimisers and checkpoints take the parameters as any other pytree:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import random
+from ctrlgrad.advice import no_such_attribute
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.loops import while_loop
 from ctrlgrad.frontend.tensor_array import TensorArray
@@ -73,8 +74,17 @@ def _lengths(operation: str, lengths: Any, xs: Any) -> Any:
     return lengths
 
 
+class Layer:
+    """An object without parameters of its own: an attribute of another library's layers is an error with advice."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_attribute("a layer", self, name)
+
+
 @dataclass(frozen=True)
-class Linear:
+class Linear(Layer):
     """`x w + b`, with `w` `[inputs, outputs]` and `b` `[outputs]`; `x` is `[..., inputs]`.
 
     >>> layer = Linear(3, 2, bias=False)
@@ -98,7 +108,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Embedding:
+class Embedding(Layer):
     """Rows of a table `[words, features]` at integers: `[*ids.shape, features]`.
 
     >>> layer = Embedding(10, 4)
@@ -120,7 +130,7 @@ class Embedding:
 
 
 @dataclass(frozen=True)
-class LayerNorm:
+class LayerNorm(Layer):
     """Mean 0 and variance 1 along the last axis, times `scale` plus `bias`, each `[features]`.
 
     >>> layer = LayerNorm(2)
@@ -141,7 +151,7 @@ class LayerNorm:
 
 
 @dataclass(frozen=True)
-class MultiHeadAttention:
+class MultiHeadAttention(Layer):
     """Attention of `heads` heads over `features` in all; parameters are `query`, `key`, `value` and `out`, each as of
     `Linear`.
 
@@ -202,7 +212,7 @@ class MultiHeadAttention:
 
 
 @dataclass(frozen=True)
-class RecurrentLayers:
+class RecurrentLayers(Layer):
     """Layers of a cell of `CELLS`, run over sequences of which each has its own length."""
 
     inputs: int

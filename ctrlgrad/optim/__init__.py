@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ctrlgrad.advice import explain_calls, no_such_name
+from ctrlgrad.advice import no_such_name
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.optim.scaling import *
 from ctrlgrad.optim.stages import *
 
-publish(__name__, "Any", "explain_calls", "no_such_name", is_facade=True)
-explain_calls(globals(), globals()["__all__"])
+publish(__name__, "Any", "no_such_name", is_facade=True)
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ctrlgrad import tree
-from ctrlgrad.advice import explains_calls
+from ctrlgrad.advice import explains_calls, no_such_attribute
 from ctrlgrad.dtypes import as_dtype
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
@@ -233,12 +233,26 @@ class GradientTransformation(NamedTuple):
     init: Callable[[Any], Any]
     update: Callable[..., tuple[Any, Any]]
 
+    def __copy__(self) -> GradientTransformation:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> GradientTransformation:
+        return self
+
     def __reduce__(self) -> Any:
         raise TypeMismatchError(
             "pickle: an optimiser is a pair of functions, which have no pickled form",
             got="a GradientTransformation",
             hint="store its state, a pytree of arrays, and make the optimiser anew with the same arguments",
         )
+
+
+def _missing(optimiser: GradientTransformation, name: str) -> Any:
+    raise no_such_attribute("an optimiser", optimiser, name)
+
+
+# Not in the class: type checkers would take every attribute.
+setattr(GradientTransformation, "__getattr__", _missing)  # noqa: B010
 
 
 class EmptyState(NamedTuple):

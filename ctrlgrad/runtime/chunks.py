@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from ctrlgrad import memory
-from ctrlgrad.errors import UserInputError
+from ctrlgrad.errors import MemoryBudgetError, UserInputError, forget_values
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.control import loop_name
 from ctrlgrad.memory.profile.records import Phase
@@ -37,6 +37,7 @@ UNBOUNDED = 1 << 62
 
 Snapshot = Callable[[], tuple[Any, int]]
 R = TypeVar("R")
+T = TypeVar("T")
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
@@ -46,8 +47,52 @@ def chunk_bytes() -> int:
     A power of two, so that budgets of about one size share what is compiled.
     """
     session = current()
+    if session is None or session.budget.device is None:
+        return CHUNK_BYTES
+    share = session.budget.device // SHARE
+    return max(min(CHUNK_BYTES, 1 << max(share.bit_length() - 1, 0)) >> session.halvings, 1)
+
+
+def leaving_bytes() -> int:
+    """Bytes that one chunk may push whose rows leave the call: a call that reads them later cannot shorten it.
+
+    It grows evenly with the budget, so that the room beside such chunks grows too.
+    """
+    session = current()
     limit = None if session is None else session.budget.device
-    return CHUNK_BYTES if limit is None else min(CHUNK_BYTES, 1 << max((limit // SHARE).bit_length() - 1, 0))
+    return chunk_bytes() if limit is None else max(min(chunk_bytes(), limit // (2 * SHARE)), 1)
+
+
+def note_long() -> None:
+    """Note that a chunk, or a block, is longer than it must be."""
+    session = current()
+    if session is not None:
+        session.long_chunks += 1
+
+
+def in_shorter_chunks(call: Callable[[], T]) -> T:
+    """Run a call that can begin anew; where it is refused it does, in chunks of a quarter of the bytes, until they are
+    as short as can be. So a budget suffices wherever a smaller one does. The next calls begin with such chunks."""
+    session = current()
+    if session is None:
+        return call()
+    halvings, refused = session.halvings, True
+    try:
+        while True:
+            before = session.long_chunks
+            try:
+                found, refused = call(), False
+                return found
+            except MemoryBudgetError as error:
+                if session.long_chunks == before:
+                    raise
+                forget_values(error)
+            session.halvings += 2
+            for manager in session.managers.values():
+                manager.recorder.fall_back("there was no room; a call began anew in chunks of a quarter of the bytes")
+    finally:
+        if refused:
+            session.halvings = halvings
 
 
 # An engine's loop.
@@ -291,6 +336,8 @@ class ChunkDriver(Generic[R]):
         """An iteration is about to run: a chunk begins where none is under way. Answers how many may run in it."""
         if self.chunk is None:
             self._begin()
+        elif self.ran:
+            note_long()
         return self.capacity - self.ran
 
     def after(self, iterations: int = 1) -> None:
@@ -327,7 +374,10 @@ class ChunkDriver(Generic[R]):
                 longer = self.runs.loop.longer(self.lengths.nbytes, WORTH_BYTES, loop.state_bytes, self.lengths.stacks)
                 if longer:
                     self.lengths.nbytes, self.lengths.may_grow = longer, False
-            iterations = self.capacity = self.lengths.next(self.loop.iteration_bytes())
+            nbytes = self.loop.iteration_bytes()
+            iterations = self.capacity = self.lengths.next(nbytes)
+            if nbytes and iterations > 1:
+                note_long()
         else:
             iterations, self.capacity = self.lengths, UNBOUNDED
         try:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.advice import explains_calls, misfit
 from ctrlgrad.dtypes import computed_dtype, dtype_kind, finfo, result_type
 from ctrlgrad.frontend.apply import is_weak
 from ctrlgrad.frontend.functions import described, publish
@@ -63,6 +64,7 @@ def promoted(*xs: Any) -> list[Any]:
 
 def in_single(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Compute a function of 16-bit floats in float32 and round its result once, as JAX does."""
+    fn = explains_calls(fn)
 
     @functools.wraps(fn)
     def function(*args: Any, **named: Any) -> Any:
@@ -94,7 +96,10 @@ def special(*slopes: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
         @functools.wraps(fn)
         def function(*args: Any, **named: Any) -> Any:
-            given = signature.bind(*args, **named).args
+            try:
+                given = signature.bind(*args, **named).args
+            except TypeError as error:
+                raise misfit(fn, args, named, error) from None
             return custom(*([floats(x) for x in given] if len(given) == 1 else promoted(*given)))
 
         return in_single(function)

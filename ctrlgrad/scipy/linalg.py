@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.advice import check_choice
+from ctrlgrad.advice import check_choice, explain_calls
 from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import UnknownSizeError
 from ctrlgrad.frontend.array.decompositions import solve_triangular as by_triangle
@@ -572,3 +572,4 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
 
 
 publish(__name__, "factors", "of_triangle", "order_of", more=["det", "inv"])
+explain_calls(globals(), globals()["__all__"])

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.advice import explain_calls
 from ctrlgrad.frontend.array.windows import FAR, NEAR, by_chebyshev
 from ctrlgrad.frontend.functions import publish
 from ctrlgrad.frontend.loops import fori_loop
@@ -533,3 +534,4 @@ def bernoulli(n: int) -> Any:
 
 
 publish(__name__, more=[*vars(gamma_functions)["__all__"], "log_softmax", "logsumexp", "softmax"])
+explain_calls(globals(), globals()["__all__"])

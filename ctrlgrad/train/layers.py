@@ -10,7 +10,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import random
-from ctrlgrad.advice import check_choice
+from ctrlgrad.advice import check_choice, explains_calls
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.nn import CELLS, Cell, gelu, gru_init, softmax
 from ctrlgrad.nn.layers import fan_in
@@ -129,6 +129,7 @@ def _reordered(kind: str, w: np.ndarray) -> np.ndarray:
     return np.concatenate([np.split(w, len(_GATES[kind]), axis=-1)[gate] for gate in _GATES[kind]], axis=-1)
 
 
+@explains_calls
 def to_torch(kind: str, layers: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
     """A `state_dict` of NumPy arrays for PyTorch's `nn.LSTM`, `nn.GRU` or `nn.RNN` of as many layers.
 
@@ -167,6 +168,7 @@ def to_torch(kind: str, layers: Sequence[Mapping[str, Any]]) -> dict[str, np.nda
     return found
 
 
+@explains_calls
 def from_torch(kind: str, state: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
     """Parameters of `ctrlgrad.nn` for each layer of a `state_dict` of PyTorch's `nn.LSTM`, `nn.GRU` or `nn.RNN`.
 

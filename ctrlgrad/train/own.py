@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import optim, tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.errors import CtrlgradError, DifferentiationError, UserInputError
 from ctrlgrad.function import function
 from ctrlgrad.source import here
@@ -168,6 +169,7 @@ class Trainer:
     (3.0, 200)
     """
 
+    @explains_calls
     def __init__(
         self,
         loss: Callable[..., Any],
@@ -250,7 +252,15 @@ class Trainer:
 
             def on_step(step: Step) -> None:
                 for callback in self.callbacks:
-                    callback(step)
+                    try:
+                        callback(step)
+                    except StopIteration as error:  # it would end the generators around this call
+                        raise UserInputError(
+                            "train.Trainer: a callback raised StopIteration",
+                            expected="a callback that returns",
+                            got=f"StopIteration after step {step.step}",
+                            hint="patience= ends a run early; so does KeyboardInterrupt, and resume=True continues it",
+                        ) from error
 
             summary, state = run(job, on_step)
         best = None if math.isinf(state.best) else state.best
@@ -258,6 +268,7 @@ class Trainer:
         return Result(state.params, state.optimiser, *figures)
 
 
+@explains_calls
 def read_params(run: Path | str, like: Any, best: bool = False) -> Any:
     """The parameters in the folder of a `Trainer`'s run, as a pytree like the given one.
 

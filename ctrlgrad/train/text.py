@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import random, tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.train import checkpoint, metrics
@@ -198,6 +199,7 @@ class Trained:
         return {"bits_per_token": bits, "perplexity": 2.0**bits, "tokens": sum(map(len, encoded)), "unknown": unknown}
 
 
+@explains_calls
 def load(run: Path | str, best: bool = False) -> Trained:
     """Read the model of a run of `ctrlgrad train` from its folder, or from a checkpoint file.
 

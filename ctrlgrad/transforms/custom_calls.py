@@ -145,6 +145,7 @@ class Differentiable(RuleSetters):
     # True where the derivative is that of the arguments alone, whatever the function and its rules close over.
     stops_captures = False
 
+    @explains_calls
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -645,6 +646,7 @@ class _Kept:
         return tree.unflatten(self.treedef, [x if is_python(x) else next(given) for x in self.flat])
 
 
+@explains_calls
 def closure_convert(fun: Callable[..., Any], *example_args: Any) -> tuple[Callable[..., Any], list[Any]]:
     """A function without the traced values that `fun` closes over, and these values; as `jax.closure_convert`.
 
@@ -710,6 +712,7 @@ def _converted(
     return converted, [Tensor(builder, closed.captures[i]) for i in hoisted]
 
 
+@explains_calls
 def custom_gradient(fun: Callable[..., Any]) -> Any:
     """A function that gives its own derivative beside its value; as `jax.custom_gradient` (and TensorFlow's).
 

@@ -172,9 +172,12 @@ def _hint_of_a_loss(result: Any, leaves: Sequence[Any]) -> str:
         return "return the loss: a function without `return` gives None"
     if isinstance(result, tuple | list) and len(result) == 2 and isinstance(type_of(leaves[0]), TensorType):
         return "where the loss comes first and the rest is only handed on, say has_aux=True; or use ctrlgrad.vjp"
+    if not any(type_of(leaf).is_differentiable for leaf in leaves):
+        return "counts, positions and comparisons have no slope: return a loss of floats"
     return "reduce it with .sum() or .mean(), or use ctrlgrad.vjp with a cotangent"
 
 
+@explains_calls
 def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """The result of `fn(*primals)` and its pullback; as `jax.vjp`.
 
@@ -361,6 +364,7 @@ def _inline_backward(halves: Pullback, residuals: Sequence[Any], seeds: Sequence
     return [Tensor(builder, v) for v in builder.inline(halves.backward, given)]
 
 
+@explains_calls
 def stop_gradient(x: Any) -> Any:
     """The same values with derivative zero, leaf by leaf; as `jax.lax.stop_gradient`.
 
@@ -500,6 +504,7 @@ def _misfit(path: str) -> str:
     return f"jvp: the tangent of {path} does not fit its primal"
 
 
+@explains_calls
 def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """The result of `fn(*primals)` and its derivative there, a linear function of tangents; as `jax.linearize`.
 
@@ -561,6 +566,7 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     return (outputs, tree.Partial(push, transpose), *aux)
 
 
+@explains_calls
 def linear_transpose(fn: Callable[..., Any], *primals: Any) -> Callable[[Any], tuple[Any, ...]]:
     """The transpose of a function that is linear in all of its arguments; as `jax.linear_transpose`.
 
@@ -634,6 +640,7 @@ class _Chosen:
         return packed[0] if self.single else packed
 
 
+@explains_calls
 def jacfwd(
     fn: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -690,6 +697,7 @@ def _last(column: Any, shape: tuple[Any, ...]) -> Any:
     return FUNCTIONS["reshape"](moved, (*moved.shape[:-1], *shape))
 
 
+@explains_calls
 def jacrev(
     fn: Callable[..., Any],
     argnums: int | Sequence[int] = 0,
@@ -742,6 +750,7 @@ def jacrev(
     return Transformed(jacobian, fn, "jacrev", all_but(argnums), static)
 
 
+@explains_calls
 def hessian(
     fn: Callable[..., Any],
     argnums: int | Sequence[int] = 0,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ctrlgrad import tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, tensor_type, type_of, value_in
 from ctrlgrad.frontend.checks import check_callable, check_leaves, same_structure
@@ -72,6 +73,7 @@ def _zeros(x: Any) -> Any:
     return tree.map(FUNCTIONS["zeros_like"], x)
 
 
+@explains_calls
 def custom_root(
     f: Callable[[Any], Any],
     initial_guess: Any,
@@ -126,6 +128,7 @@ def custom_root(
     return in_trace(recorded)
 
 
+@explains_calls
 def custom_linear_solve(
     matvec: Callable[[Any], Any],
     b: Any,

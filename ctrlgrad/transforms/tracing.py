@@ -134,7 +134,8 @@ def check_differentiable(operation: str, leaves: Sequence[Any], paths: Sequence[
                 source=source,
                 expected="float32 or float64 arguments",
                 got=f"{path}: {t}",
-                hint="leave it out of argnums, or pass it as floats: x.astype(float)",
+                hint=("leave it out of argnums" if path.isidentifier() else "pass it alone, outside of argnums")
+                + ", or pass it as floats: x.astype(float)",
             )
 
 

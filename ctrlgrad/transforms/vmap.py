@@ -551,6 +551,7 @@ class custom_vmap(RuleSetters):
     array([3., 3.])
     """
 
+    @explains_calls
     def __init__(self, fun: Callable[..., Any]) -> None:
         check_function("custom_vmap", fun)
         functools.update_wrapper(self, fun)
@@ -624,6 +625,7 @@ class _RowsRule(CustomCall):
         return Answer(graph, mapped, tuple(found))
 
 
+@explains_calls
 def sequential_vmap(f: Callable[..., Any]) -> custom_vmap:
     """A function that `vmap` maps by a loop, row by row; as `jax.custom_batching.sequential_vmap`.
 

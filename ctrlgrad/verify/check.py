@@ -13,6 +13,7 @@ import numpy as np
 
 import ctrlgrad as cg
 from ctrlgrad import tree
+from ctrlgrad.advice import explains_calls
 from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.errors import ExecutionError, GradientMismatch, NoForwardRuleError, TypeMismatchError, UserInputError
@@ -367,6 +368,7 @@ JUDGES = ("finite_differences", "jax")
 DIRECTIONS = 2
 
 
+@explains_calls
 def check_grads(
     fn: Callable[..., Any],
     args: Sequence[Any],

@@ -389,3 +389,26 @@ def test_forward_mode_of_slots_without_a_tangent_whose_sizes_only_the_values_kno
     for shape in ((2, 2), (None, 2)):
         whole = cg.function(f, signature=(cg.TensorSpec(shape, np.float64),))
         assert cg.check_grads(whole, (x,), order=2, modes=("rev", "fwd")).ok
+
+
+@both_ways
+@pytest.mark.parametrize(("dtype", "value"), [("int64", 1.5), ("float64", 1j), ("bool", 2), ("int32", np.float32(0.5))])
+def test_values_that_would_lose_a_part_are_refused(dtype, value, way):
+    """Found: a Python float became an integer, its fraction lost; a complex number was an error of NumPy's."""
+    for store in (
+        lambda x: cg.TensorArray(dtype, 2, ()).write(0, value).stack(),
+        lambda x: cg.TensorArray(dtype).push(value).stack(),
+        lambda x: cg.TensorArray(dtype).unstack(np.array([value])).stack(),
+    ):
+        with pytest.raises(TypeMismatchError, match="the value's dtype does not fit"):
+            way(store)(1.0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("float32", 1.5), ("float32", 2), ("int32", True), ("complex64", 2.0), (cnp.bfloat16, 0.5), ("float16", 3)],
+)
+def test_python_numbers_take_the_dtype_where_it_holds_their_kind(dtype, value):
+    array = cg.TensorArray(dtype, 1, ()).write(0, value).stack()
+    assert array.dtype == np.dtype(dtype) and array[0] == value
+    assert cg.TensorArray("float32").unstack(X).stack().dtype == np.float32

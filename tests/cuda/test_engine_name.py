@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from instruments.stand_in import StandIn
 
 import ctrlgrad as cg
+from ctrlgrad import memory
 from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import NonFiniteError, UserInputError
@@ -89,3 +92,22 @@ def test_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserInputError, match="the CUDA engine is not installed") as error:
         cg.function(loss, engine="cuda")(np.ones(3))
     assert error.value.hint is not None and "'.[cuda13]'" in error.value.hint
+
+
+def test_threads_read_rows_of_a_budget_that_has_ended_in_turns(card: StandIn) -> None:
+    """Once a call was refused beside another one's reading, in a budget with room for one."""
+    flow = lambda x: cg.fori_loop(0, 40, lambda i, x: x + 0.01 * np.sin(x), x)
+    make = lambda: cg.vjp(flow, np.linspace(0.0, 1.0, 4000))[1]
+    with cg.options(engine="native"):
+        expected = make()(np.ones(4000))[0]
+        with memory.budget(device=memory.plan(lambda: make()(np.ones(4000))).least):
+            pull = make()
+
+    def work() -> None:
+        with cg.options(engine="cuda"):
+            for _ in range(20):
+                np.testing.assert_allclose(np.asarray(pull(np.ones(4000))[0]), expected)
+
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(copy_context().run, work) for _ in range(2)]:
+            future.result(timeout=300)

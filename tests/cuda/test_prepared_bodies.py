@@ -17,6 +17,9 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import nn
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.engine import explain_on
+from ctrlgrad.engines.cuda.prepared import runner
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
+from ctrlgrad.errors import ExecutionError, ShapeError
 
 
 def launching_of(fn: Callable[..., Any], *args: Any) -> list[str]:
@@ -100,3 +103,21 @@ def test_extremes_are_those_of_numpy(dtype: str) -> None:
         return cg.fori_loop(0, 2, step, (zero, zero, zero > 0, zero > 0))
 
     assert launching_of(extremes, x)[0].startswith("from a list")
+
+
+def test_a_fault_in_the_preparation_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once any IndexError or ValueError made a loop run step by step."""
+    graph = cg.function(lambda x: cg.fori_loop(0, 20, lambda i, x: cnp.sin(x), x)).graph(np.ones(3))
+
+    def fail(error: Exception) -> None:
+        def prepared(*_: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(runner, "prepared", prepared)
+        on_stand_in(graph, [np.ones(3)])
+
+    for fault in (IndexError("ours"), ValueError("ours"), KeyError("ours")):
+        with pytest.raises((type(fault), ExecutionError), match="ours"):
+            fail(fault)
+    for reason in (CannotPrepare("no"), ShapeError("the program's")):
+        fail(reason)

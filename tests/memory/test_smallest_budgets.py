@@ -89,7 +89,7 @@ def test_a_character_model_is_trained_in_little_memory(share: float, choose: Cho
 
 def test_least_budgets_do_not_depend_on_the_planner(choose: Choose) -> None:
     run = lines((40,))
-    limits = range(40_000, 131_000, 6_000)
+    limits = range(30_000, 131_000, 6_000)
     choose(1.0)
     enough = [limit for limit in limits if suffices(run, limit)]
     assert 0 < len(enough) < len(limits)
@@ -127,8 +127,8 @@ def test_a_call_begins_anew_with_copies_where_there_is_no_room_to_compute_again(
     run = lines((40,))
     expected = run()
     choose(1.0)
-    # The limit is 5 % above the need of copies.
-    limit = memory.plan(run).least * 21 // 20
+    # The limit is 25 % above the need of copies.
+    limit = memory.plan(run).least * 5 // 4
     choose(0.0)
     with checked_session(limit) as session:
         for _ in range(2):
@@ -634,8 +634,120 @@ def test_a_profile_says_of_each_loop_what_became_of_its_bytes() -> None:
     assert f"pushed 156.2 KiB: {show_size(loop.kept)} kept, 0 bytes copied" in str(summary)
 
 
+def assert_larger_budgets_suffice(run: Callable[[], Any]) -> None:
+    """Check that no budget between the least and three times as much is refused.
+
+    A chunk's bytes double where a budget passes a power of two.
+    """
+    expected = run()
+    least = memory.plan(run).least
+    powers = [1 << n for n in range(least.bit_length(), (3 * least).bit_length())]
+    for limit in sorted({*(least * n // 50 for n in range(50, 66)), *(least * n // 8 for n in range(8, 25)), *powers}):
+        with memory.budget(device=limit):
+            for found, wanted in zip(cg.tree.leaves(run()), cg.tree.leaves(expected), strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
+def pushes_and_reads(times: int, stacks: int, size: int) -> Callable[[], Any]:
+    """A loop that reads what it pushes."""
+
+    def loss(x: Any) -> Any:
+        def step(i: Any, carry: Any) -> Any:
+            x, arrays = carry
+            arrays = [array.push(cnp.sin(x) * (x + n)) for n, array in enumerate(arrays)]
+            return x * 0.9 + 0.1 * sum(array.read(i // 3) for array in arrays), arrays
+
+        x, arrays = cg.fori_loop(0, times, step, (x, [cg.TensorArray("float64") for _ in range(stacks)]))
+        return (x * x).sum() + sum((array.stack() ** 2).sum() for array in arrays)
+
+    gradient = cg.function(cg.value_and_grad(loss), engine="native")
+    return lambda: gradient(np.linspace(0.0, 0.5, size))
+
+
+def of_rows_that_differ() -> Callable[[], Any]:
+    def loss(x: Any) -> Any:
+        step = lambda i, y: y + cnp.sum(cnp.sin(x[: i + 1] * y))
+        return cg.fori_loop(0, 30, step, 1.0 * x[0])
+
+    gradient = cg.function(cg.grad(loss), engine="native")
+    return lambda: gradient(np.linspace(0.0, 0.5, 100))
+
+
+def of_a_loop_in_a_loop(is_pulled_back: bool = False, **ways: Any) -> Callable[[], Any]:
+    def flow(x: Any) -> Any:
+        inner = lambda i, y: cg.fori_loop(0, i % 5 + 1, lambda j, y: cnp.sin(y) * 1.01, y) * x
+        return cg.while_loop(lambda c: c[0] < 30, lambda c: (c[0] + 1, inner(*c)), (0, x), **ways)[1]
+
+    x = np.linspace(0.0, 0.5, 100)
+    gradient = cg.function(cg.grad(lambda x: flow(x).sum()), engine="native")
+    return lambda: cg.vjp(flow, x)[1](np.ones(100))[0] if is_pulled_back else gradient(x)
+
+
+LARGER: dict[str, Callable[[], Callable[[], Any]]] = {
+    "one array": lambda: pushes_and_reads(9, 1, 32),
+    "two arrays": lambda: pushes_and_reads(20, 2, 50),
+    "one array of numbers": lambda: pushes_and_reads(40, 1, 1),
+    "rows that differ": of_rows_that_differ,
+    "a loop in a loop": of_a_loop_in_a_loop,
+    "a loop in a loop is computed again": lambda: of_a_loop_in_a_loop(checkpoint=True),
+    "pullback": lambda: of_a_loop_in_a_loop(is_pulled_back=True),
+    "pullback that computes again": lambda: of_a_loop_in_a_loop(is_pulled_back=True, checkpoint=True),
+    "second gradient": lambda: slope_of_slope(),
+}
+
+
+def slope_of_slope() -> Callable[[], Any]:
+    flow = lambda x: cg.fori_loop(0, 30, lambda i, y: cnp.sin(y) * x, x).sum()
+    gradient = cg.function(cg.grad(lambda x: (cg.grad(flow)(x) ** 2).sum()), engine="native")
+    return lambda: gradient(np.linspace(0.0, 0.5, 50))
+
+
+@pytest.mark.parametrize("loop", LARGER)
+def test_a_larger_budget_is_not_refused_where_a_smaller_one_suffices(loop: str) -> None:
+    """Once a loop that pushes on an array and reads it was refused in 1.08 to 1.36 times the least budget."""
+    assert_larger_budgets_suffice(LARGER[loop]())
+
+
+@pytest.mark.parametrize(("first", "second"), [(60_000, 3_000), (20_000, 1 << 20), (60_000, None)])
+def test_a_pullback_computes_rows_of_inner_loops_again_in_another_budget(first: int, second: int | None) -> None:
+    """Blocks of rows that a loop inside pushes have the room of the first run. Once the call was an error."""
+
+    def flow(x: Any) -> Any:
+        inner = lambda y: cg.fori_loop(0, 4, lambda j, z: cnp.sin(z) * x, y)
+        return cg.while_loop(lambda c: c[0] < 30, lambda c: (c[0] + 1, inner(c[1])), (0, x), checkpoint=True)[1]
+
+    x = np.linspace(0.0, 1.0, 100)
+    with cg.options(engine="native"):
+        expected = cg.vjp(flow, x)[1](np.ones(100))[0]
+        with memory.budget(device=first):
+            pull = cg.vjp(flow, x)[1]
+            with memory.budget(device=second):
+                np.testing.assert_array_equal(pull(np.ones(100))[0], expected)
+
+
+def test_a_refused_call_leaves_the_length_of_chunks_as_it_was() -> None:
+    """A call that no chunks are short enough for makes those of the next calls no shorter; one that fits does."""
+    run, large = pushes_and_reads(9, 1, 32), pushes_and_reads(9, 1, 320)
+    least = memory.plan(run).least
+    limit = next(limit for limit in range(least, 2 * least, 64) if in_halved(run, limit))
+    with memory.budget(device=limit) as session:
+        with pytest.raises(MemoryBudgetError):
+            large()
+        assert session.halvings == 0
+        run()
+        halvings = session.halvings
+        run()
+        assert session.halvings == halvings > 0
+
+
+def in_halved(run: Callable[[], Any], limit: int) -> bool:
+    with memory.budget(device=limit) as session:
+        run()
+        return session.halvings > 0
+
+
 def test_rows_that_are_read_while_more_come_ask_for_twice_their_number() -> None:
-    """Once for four times and 32 more: budgets of up to 2.7 times the least were refused. Some between are still."""
+    """Once for four times and 32 more: budgets of up to 2.7 times the least were refused."""
     weights, start = np.random.default_rng(1).normal(size=(8, 8)) / 3, np.ones((4, 8))
 
     def loss(weights: Any, start: Any) -> Any:

@@ -7,13 +7,14 @@ import pytest
 from plan.plans import placed, plan_of
 
 import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native import engine
-from ctrlgrad.engines.native.stack_text import partly_written
+from ctrlgrad.engines.native.stack_text import cleared, partly_written
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph, StackType, TensorType
 from ctrlgrad.ir.builder import Builder
 from ctrlgrad.plan.effects import walk
-from ctrlgrad.plan.model import Push
+from ctrlgrad.plan.model import Push, WriteRow
 
 NUMBER = TensorType(np.dtype(np.float64), ())
 
@@ -86,3 +87,19 @@ def test_stacks_of_saved_values_have_no_marks_to_look_at() -> None:
 def test_marks_are_kept_where_rows_come_from_a_stack_of_given_size() -> None:
     plan = placed(changed(2, 0, 1), [np.float64(2.0)])
     assert len(partly_written(plan)) == 1
+
+
+@pytest.mark.parametrize("is_written_again", [False, True])
+def test_only_slots_that_are_written_again_have_marks_when_they_are_cleared(is_written_again: bool) -> None:
+    """The gradient of a loop that writes clears slots of all-written rows, which it then forgets."""
+
+    def gradient(x):
+        def loss(array):
+            return cnp.sum(cg.fori_loop(0, 3, lambda i, a: a.write(i, x * i), array).stack() ** 2)
+
+        rows = cg.grad(loss)(cg.TensorArray("float64", 3, ()))
+        return (rows.write(0, x) if is_written_again else rows).stack()
+
+    plan = placed(cg.function(gradient).graph(np.float64(2.0)), [np.float64(2.0)])
+    assert any(isinstance(step, WriteRow) and step.how == "clear" for step in walk(plan.body))
+    assert bool(cleared(plan)) == is_written_again

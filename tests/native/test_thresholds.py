@@ -237,6 +237,7 @@ TABLE = {
     },
     "ctrlgrad/runtime/chunks.py": {
         "2": "lengths of chunks: tests/memory/test_chunk_driver.py",
+        "2 SHARE": "lengths of chunks: tests/memory/test_smallest_budgets.py",
         "CHUNK_BYTES": "lengths of chunks: tests/memory/test_chunk_driver.py",
     },
     "ctrlgrad/engines/block_kernels.py": {

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.stand_in_runs import on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad import memory
 from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.stacks import MOST_KEPT
 from ctrlgrad.execution import run_on
@@ -206,3 +208,55 @@ def test_a_slot_that_a_backward_loop_cleared_may_be_written(shape: tuple[int, ..
             cg.function(fn, engine="native")(x)
         return
     np.testing.assert_array_equal(cg.function(fn, engine="native")(x), cg.function(fn, engine="reference")(x))
+
+
+TRANSFORMED = {
+    "value": lambda f: f,
+    "slope": cg.grad,
+    "second": lambda f: cg.grad(lambda x: cnp.sum(cg.grad(f)(x) ** 2)),
+    "rows": lambda f: cg.vmap(lambda k, x: cg.grad(f)(k * x), (0, None)),
+    "rows inside": lambda f: cg.grad(lambda x: cnp.sum(cg.vmap(lambda k: f(k * x))(np.arange(3.0)))),
+}
+
+
+@pytest.mark.parametrize("transformed", TRANSFORMED)
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize("slots", [2, 5, 300])
+def test_slots_cleared_in_the_rows_of_a_tensor(slots: int, shape: tuple[int, ...], transformed: str) -> None:
+    """The gradient of `stack` is an array all of whose slots are written, until the backward loop clears them."""
+
+    def fn(x):
+        array = cg.TensorArray("float64", size=slots, element_shape=shape)
+
+        def loss(array):
+            written = cg.fori_loop(0, slots - 1, lambda i, a: a.write(i, cnp.sin(x * i)), array)
+            return cnp.sum(written.stack() ** 2)
+
+        again = cg.fori_loop(0, slots - 1, lambda i, a: a.write(i, cnp.cos(x * i)), cg.grad(loss)(array))
+        return cnp.sum(again.stack() ** 2)
+
+    program = TRANSFORMED[transformed](fn)
+    x = (np.arange(3.0), np.full(shape, 0.7)) if transformed == "rows" else (np.full(shape, 0.7),)
+    expected = cg.function(program, engine="reference")(*x)
+    found = cg.function(program, engine="native")
+    for _ in range(2):
+        np.testing.assert_allclose(found(*x), expected, rtol=1e-9, atol=1e-9)
+    with memory.budget(device=1 << 20):
+        np.testing.assert_allclose(found(*x), expected, rtol=1e-9, atol=1e-9)
+    graph = cg.function(program).graph(*x)
+    np.testing.assert_allclose(on_stand_in(graph, list(x)).results[0], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_cleared_slots_that_leave_a_call_may_be_written_in_the_next() -> None:
+    def loss(x, array):
+        return cnp.sum(cg.fori_loop(0, 4, lambda i, a: a.write(i, x * i), array).stack() ** 2)
+
+    def shown(engine: str) -> list[float]:
+        array = cg.TensorArray("float64", size=5, element_shape=()).write(4, np.float64(3.0))
+        left = cg.function(cg.grad(loss, argnums=1), engine=engine)(np.float64(2.0), array)
+        write = cg.function(lambda a, i: a.write(i, 7.0).stack(), engine=engine)
+        with pytest.raises(cg.CtrlgradError, match="slot 4 is written twice"):
+            write(left, 4)
+        return write(left, 2).tolist()
+
+    assert shown("native") == shown("reference") == [0, 0, 7, 0, 6]

@@ -20,7 +20,7 @@ from ctrlgrad.engines.native.elements import Elements
 from ctrlgrad.engines.native.expressions import convert
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import combine, element_parts, in_halves
-from ctrlgrad.engines.native.shared_nests import call_parts
+from ctrlgrad.engines.native.shared_nests import call_parts, joined_parts
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.engines.native.text import Captures, Writer, constant, is_number, splat, type_of
 from ctrlgrad.plan.model import Cumulate
@@ -247,16 +247,17 @@ def write_cumulate(plan: StackText, step: Cumulate) -> None:
 
     def parts(fills: bool) -> None:
         inner = Writer(w)
-        captured = [("ptr", text) for text in (source, target, table)]
+        count_of_parts, unit = (str(share.parts), str(share.unit)) if share.has_results else joined_parts(w, share)
+        captured = [*(("ptr", text) for text in (source, target, table)), ("i64", unit)]
         places = []
-        for k in range(len(captured)):
+        for k, (its, _) in enumerate(captured):
             slot = inner.at_entry(f"getelementptr i64, ptr %table, i64 {k}")
-            places.append(inner.at_entry(f"load ptr, ptr {slot}"))
+            places.append(inner.at_entry(f"load {its}, ptr {slot}"))
         part = _Writer(inner, step, plan.vector_bytes, places[0], places[1], sizes)
         ranges: list[Range] = [("0", size) for size in sizes]
-        unit = share.unit * (pieces if axis == 2 else 1)
-        first = inner.op(f"mul i64 %part, {unit}")
-        ranges[axis] = first, part.smaller(inner.op(f"add i64 {first}, {unit}"), int(sizes[axis]))
+        its_unit = inner.multiply(places[3], str(pieces if axis == 2 else 1))
+        first = inner.op(f"mul i64 %part, {its_unit}")
+        ranges[axis] = first, part.smaller(inner.op(f"add i64 {first}, {its_unit}"), int(sizes[axis]))
         row = inner.op(f"add i64 %part, {int(fills != step.reverse)}")
         totals = inner.op(f"getelementptr {kind}, ptr {places[2]}, i64 {inner.multiply(row, str(count))}")
         if fills:
@@ -265,7 +266,7 @@ def write_cumulate(plan: StackText, step: Cumulate) -> None:
             part.cumulate(ranges[0], ranges[1], ranges[2], totals if share.has_results else None)
         inner.line("ret void")
         name = f"part{len(plan.parts)}"
-        call_parts(w, name, captured, share.parts, str(work_of_cumulate(step)))
+        call_parts(w, name, captured, count_of_parts, str(work_of_cumulate(step)))
         signature = f"internal void @{name}(ptr %table, i64 %part, i64 %worker)"
         plan.parts.append(inner.function(signature, plan.vector_bytes))
 

@@ -38,7 +38,7 @@ PATTERNS, FUNCTIONS = 16, 1024
 # Prefixes of the names of routines of `products/`.
 _ROUTINES = (
     "cg_by_vectors", "cg_cholesky", "cg_eigh", "cg_gem", "cg_lu_", "cg_orthonormal", "cg_pack", "cg_parallel",
-    "cg_pool_scratch", "cg_pivots", "cg_svd", "cg_tile", "cg_times", "cg_transform", "cg_triangular_solve",
+    "cg_pool", "cg_pivots", "cg_svd", "cg_tile", "cg_times", "cg_transform", "cg_triangular_solve",
 )  # fmt: skip
 
 _FUNCTIONS: Recent[str, objects.Loaded] = Recent(FUNCTIONS)

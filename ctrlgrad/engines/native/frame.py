@@ -55,6 +55,8 @@ class Request(IntEnum):
     NEW_ROWS = 17
     JOIN = 18
     COPY_ROWS = 19
+    # Stack `a`: marks of its rows, all of which are written, in one block to write to.
+    MARK = 20
 
 
 class Status(IntEnum):

@@ -276,6 +276,8 @@ class Frame:
             self.stacks[a].back(b)
         elif request in (Request.GATHER, Request.OWN):
             self.stacks[a].gather()
+        elif request == Request.MARK:
+            self.stacks[a].mark()
         elif request == Request.NEW_ROWS:
             self.stacks[a].new_rows(b, self.row_shape(a))
         elif request == Request.JOIN:

@@ -23,6 +23,9 @@ from ctrlgrad.plan.sizes import ZERO, Size
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.extremes import Extremes
 
+# Parts for each thread where there are more: a thread that begins late or runs slowly takes fewer.
+OF_A_THREAD = 8
+
 
 class _Part(KernelWriter):
     """Writes the nest of a part: positions from `first` to `end` along the axis that is cut."""
@@ -146,8 +149,10 @@ class SharedKernel:
                 part.extremes = {**part.extremes, k: place}
         inner.declare("i64 @llvm.smin.i64(i64, i64)")
         part.own, part.cut = own, depth
-        part.first = inner.op(f"mul i64 %part, {cut.unit}")
-        after = inner.op(f"add i64 {part.first}, {cut.unit}")
+        parts, unit = (str(cut.parts), str(cut.unit)) if own else joined_parts(w, cut)
+        inside = self.captured("i64", unit)
+        part.first = inner.op(f"mul i64 %part, {inside}")
+        after = inner.op(f"add i64 {part.first}, {inside}")
         part.end = inner.op(f"call i64 @llvm.smin.i64(i64 {after}, i64 {length})")
         part.write()
         inner.line("ret void")
@@ -156,7 +161,7 @@ class SharedKernel:
         if self.kernel.checks:
             w.declare("void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
             w.line(f"call void @llvm.memset.p0.i64(ptr {self.failures}, i8 0, i64 {16 * cut.parts}, i1 false)")
-        call_parts(w, self.name, self.table, cut.parts, str(work_of(self.kernel)))
+        call_parts(w, self.name, self.table, parts, str(work_of(self.kernel)))
         if self.kernel.checks:
             self.tell_failure()
         for k, table in tables.items():
@@ -214,7 +219,22 @@ class SharedKernel:
             combined(at, 1)
 
 
-def call_parts(w: Writer, name: str, captured: Sequence[tuple[str, str]], parts: int, work: str) -> None:
+def joined_parts(w: Writer, share: Share) -> tuple[str, str]:
+    """Number of parts and positions of each, as many parts joined to one as leave some for each thread: a thread reads
+    longer pieces then, and one thread all at once."""
+    w.declare("i64 @cg_pool_threads()")
+
+    def shared_out(among: str) -> str:
+        more = w.op(f"add i64 {among}, {share.parts - 1}")
+        return w.op(f"udiv i64 {more}, {among}")
+
+    threads = w.op("call i64 @cg_pool_threads()")
+    is_alone = w.op(f"icmp eq i64 {threads}, 1")
+    each = shared_out(w.op(f"select i1 {is_alone}, i64 1, i64 {w.multiply(threads, str(OF_A_THREAD))}"))
+    return shared_out(each), w.multiply(each, str(share.unit))
+
+
+def call_parts(w: Writer, name: str, captured: Sequence[tuple[str, str]], parts: int | str, work: str) -> None:
     """Have the pool call a function for each part, with a table of values of the function around."""
     table = w.alloca(f"[{max(len(captured), 1)} x i64]", 8)
     for k, (kind, text) in enumerate(captured):

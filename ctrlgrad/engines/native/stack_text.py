@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Sequence, Set
 
 from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Request, Status
@@ -44,8 +45,23 @@ def partly_written(plan: Plan) -> frozenset[int]:
             begun.append(step.result)
         elif isinstance(step, Outside):
             begun += [r for r in step.results if isinstance(r, Stack)]
-    found = {plan.handles[stack] for stack in begun}
-    passed = set(_passed_on(plan))
+    return _reached({plan.handles[stack] for stack in begun} | cleared(plan), set(_passed_on(plan)))
+
+
+def cleared(plan: Plan) -> frozenset[int]:
+    """The handles of stacks that are cleared and then written once, by this plan or by another that is given them.
+
+    They have marks from the first cleared slot on, also where all rows were written until then.
+    """
+    writes = [step for step in walk(plan.body) if isinstance(step, WriteRow)]
+    last = [step.stack for step in writes if step.once] + [r for r in plan.results if isinstance(r, Stack)]
+    passed = {(target, source) for source, target in _passed_on(plan)}
+    wanted = _reached({plan.handles[stack] for stack in last}, passed)
+    return wanted & {plan.handles[step.stack] for step in writes if step.how == "clear"}
+
+
+def _reached(begun: Set[int], passed: Set[tuple[int, int]]) -> frozenset[int]:
+    found = set(begun)
     while more := {target for source, target in passed if source in found} - found:
         found |= more
     return frozenset(found)
@@ -57,6 +73,9 @@ def _passed_on(plan: Plan) -> Iterator[tuple[int, int]]:
     for step in walk(plan.body):
         if isinstance(step, CopyStack):
             yield plan.handles[step.stack], plan.handles[step.result]
+        elif isinstance(step, Outside):
+            stacks = ([plan.handles[s] for s in side if isinstance(s, Stack)] for side in (step.operands, step.results))
+            yield from itertools.product(*stacks)
         for block in blocks_of(step):
             yield from _moved(block)
 
@@ -73,7 +92,7 @@ class StackText(PlanText):
         super().__init__(plan)
         self.pushes = dict(enumerate(step for step in walk(plan.body) if isinstance(step, Push)))
         self.push_numbers = {step: number for number, step in self.pushes.items()}
-        self.partly_written = partly_written(plan)
+        self.partly_written, self.cleared = partly_written(plan), cleared(plan)
 
     def define(self, array: Array) -> str:
         """The address of an array that is about to be written."""
@@ -340,6 +359,10 @@ class StackText(PlanText):
         with self.w.when(w.op(f"icmp eq i64 {self.load_word(words + frame.WRITABLE)}, 0")):
             self.row_shape(step.stack)
             self.ask(Request.OWN, str(handle))
+        if step.how == "clear" and handle in self.cleared:
+            with self.w.when(w.op(f"icmp eq ptr {self.load_word(words + frame.MARKS, 'ptr')}, null")):
+                self.row_shape(step.stack)
+                self.ask(Request.MARK, str(handle))
         at_end = None
         if step.grow:
             at_end = w.op(f"icmp eq i64 {at}, {length}")

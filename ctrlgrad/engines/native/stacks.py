@@ -49,6 +49,8 @@ from ctrlgrad.runtime.chunks import (
     ManagedLoop,
     Replay,
     chunk_bytes,
+    leaving_bytes,
+    note_long,
 )
 from ctrlgrad.runtime.stack import (
     CPU,
@@ -170,6 +172,8 @@ class FrameStack:
                         )
                     shape = ()
             most_rows = None if most_bytes is None else max(1, most_bytes // max(self.row_bytes(shape), 1))
+            if most_rows is not None and min(most_rows, len(stack)) > 1:
+                note_long()
             stack = from_rows(self.dtype, shape, stack, most_rows)
         if self.open is not None:
             self.open.storage.close()
@@ -317,6 +321,8 @@ class FrameStack:
             # Memory counts: several stacks have to find room.
             capacity = 2 * self.last_rows // rows or LEAST_ROWS
             capacity = max(1, min(capacity, chunk_bytes() // SHARE // piece)) * rows
+            if capacity > rows:
+                note_long()
         self.lend(self.source or self.memory, shape, capacity)
 
     def lend(self, source: Source, shape: tuple[int, ...], capacity: int) -> None:
@@ -328,10 +334,11 @@ class FrameStack:
         if not stack.blocks and stack.shape != shape:
             # An empty stack takes the shape of its first row.
             stack = self.stack = BlockStack(self.dtype, shape)
-        self.last_rows = capacity
         block = Block(source(self.handle, (capacity, *shape), self.dtype), 0)
         stack.add(block)
         self.show(block, True)
+        # A chunk that runs again has the room of its first run.
+        self.last_rows = self.integers[fields.CAPACITY]
         self.most_rows = max(self.most_rows, self.integers[fields.BELOW] + capacity)
 
     def put_below(self, storages: Sequence[Storage], rows: int) -> None:
@@ -395,6 +402,12 @@ class FrameStack:
             marks[: len(stack.written)] = stack.written
             stack.written = marks
         self.show(block, True)
+
+    def mark(self) -> None:
+        """Marks of rows that are all written; compiled code is about to clear one."""
+        stack = self.settle()
+        stack.written = np.ones(len(stack), np.uint8)
+        self.gather()
 
 
 # A call while it runs, as chunks, outside calls and errors see it. `runtime` has the frame and the program.
@@ -572,7 +585,8 @@ class Session:
         # They may be long if their bytes are known, no others are read meanwhile, and they are read in this call, which
         # can begin anew.
         may_grow = not (roles.pushed_inside or roles.pops or self.rows_leave)
-        return ChunkDriver(loop, runs, Lengths(first, MOST_ITERATIONS, least, may_grow, len(roles.pushed)))
+        nbytes = leaving_bytes() if self.rows_leave else chunk_bytes()
+        return ChunkDriver(loop, runs, Lengths(first, MOST_ITERATIONS, least, may_grow, len(roles.pushed), nbytes))
 
     def next(self, number: int) -> None:
         """At the head of an iteration: as many have run as were allowed."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.advice import check_choice, no_such_name
+from ctrlgrad.advice import check_choice, explains_calls, no_such_name
 from ctrlgrad.dtypes import as_dtype, dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
@@ -231,8 +231,10 @@ def _frequencies(name: str, summary: str, example: str) -> Callable[..., Any]:
 
 
 _SUMMARY = "The frequencies that belong to the elements of an `fft` of n samples at distance d."
-fftfreq = _frequencies("fftfreq", _SUMMARY, "cnp.fft.fftfreq(4) -> array([ 0.  ,  0.25, -0.5 , -0.25])")
-rfftfreq = _frequencies("rfftfreq", "As `fftfreq`, for `rfft`.", "cnp.fft.rfftfreq(4) -> array([0.  , 0.25, 0.5 ])")
+fftfreq = explains_calls(_frequencies("fftfreq", _SUMMARY, "cnp.fft.fftfreq(4) -> array([ 0.  ,  0.25, -0.5 , -0.25])"))
+rfftfreq = explains_calls(
+    _frequencies("rfftfreq", "As `fftfreq`, for `rfft`.", "cnp.fft.rfftfreq(4) -> array([0.  , 0.25, 0.5 ])")
+)
 
 
 def _shifts(operation: str, x: Any, axes: Any) -> list[int]:

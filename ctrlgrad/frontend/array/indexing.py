@@ -83,6 +83,8 @@ class Place:
     array([ 1,  2, 13])
     """
 
+    # Advice where a part stands in the place of a value.
+    INSTEAD = "x[index] reads the part, and x.at[index].set(value) gives the changed array"
     x: Any
     key: Any
 

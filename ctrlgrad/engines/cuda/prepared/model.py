@@ -474,3 +474,11 @@ class PreparedBody:
 
 class CannotPrepare(Exception):
     """Why a body is run step by step."""
+
+
+class IndexDoesNotFit(CannotPrepare, IndexError):
+    """An index of the program is out of range: step by step that is raised where it happens."""
+
+
+class SizesDoNotFit(CannotPrepare, ValueError):
+    """Sizes of the program do not fit: step by step that is raised where it happens."""

@@ -35,6 +35,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Operand,
     Rows,
     Shape,
+    SizesDoNotFit,
     View,
     word_view,
     wrapped,
@@ -49,6 +50,7 @@ from ctrlgrad.engines.cuda.prepared.reading import (
     Unusable,
     Values,
     broadcast,
+    broadcast_shape,
     part,
     viewed,
 )
@@ -348,7 +350,7 @@ def _product(at: Values, a: View, b: View) -> View:
         # One product of all rows.
         found = _product(at, at.launches.reshaped(a, (-1, a.shape[-1])), b)
         return viewed(found, lambda x: x.reshape(*a.shape[:-1], b.shape[-1]))
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
     _check_sizes(a, b, batch)
     out = at.launches.buffer((*batch, a.shape[-2], b.shape[-1]), a.dtype)
     if not out.size or not a.shape[-1]:
@@ -364,9 +366,9 @@ def _product(at: Values, a: View, b: View) -> View:
 
 def _check_sizes(a: View, b: View, batch: tuple[int, ...]) -> None:
     if a.shape[-1] != b.shape[-2]:
-        raise ValueError(f"{a.shape[-1]} columns of the left factor, {b.shape[-2]} rows of the right one")
+        raise SizesDoNotFit(f"{a.shape[-1]} columns of the left factor, {b.shape[-2]} rows of the right one")
     if (reason := too_large(a.shape, b.shape, math.prod(batch))) is not None:
-        raise ValueError(reason)
+        raise SizesDoNotFit(reason)
 
 
 def _listed(at: Values, view: View) -> View:
@@ -572,8 +574,8 @@ def _update(name: str | None) -> Single:
 def _require_fit(shape: Shape, value: Operand) -> None:
     """A value must broadcast to the part that it is written to: no kernel looks."""
     given = value.shape if isinstance(value, View) else ()
-    if np.broadcast_shapes(shape, given) != shape:
-        raise ValueError(f"a value of shape {given} for a part of shape {shape}")
+    if broadcast_shape(shape, given) != shape:
+        raise SizesDoNotFit(f"a value of shape {given} for a part of shape {shape}")
 
 
 def _reduction(at: Values, step: NodeStep) -> tuple[object, ...]:
@@ -615,7 +617,7 @@ def _concat(at: Values, step: NodeStep) -> tuple[object, ...]:
     for view, end in zip(parts, ends, strict=True):
         place, _ = part(whole, (*(slice(None),) * axis, slice(end - view.shape[axis], end)))
         if view.shape != place.shape:
-            raise ValueError(f"a part of shape {view.shape} beside one of shape {first}")
+            raise SizesDoNotFit(f"a part of shape {view.shape} beside one of shape {first}")
         if view.size:
             at.launches.copied(view, place)
     return (whole,)

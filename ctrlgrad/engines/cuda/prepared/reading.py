@@ -31,12 +31,14 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Fixed,
     Flag,
     Given,
+    IndexDoesNotFit,
     Item,
     Operand,
     ProductLaunch,
     Register,
     Rows,
     Shape,
+    SizesDoNotFit,
     Source,
     View,
     Word,
@@ -92,7 +94,7 @@ def part(view: View, key: Sequence[Any]) -> tuple[View, list[tuple[Affine, int]]
         else:
             item = item.constant if isinstance(item, Affine) else item
             if isinstance(item, int) and not -view.shape[axis] <= item < view.shape[axis]:
-                raise IndexError(f"index {item} is out of bounds for axis {axis} with size {view.shape[axis]}")
+                raise IndexDoesNotFit(f"index {item} is out of bounds for axis {axis} with size {view.shape[axis]}")
             items.append(item)
         axis += item is not None
     return viewed(replace(view, moved=moved), lambda x: np.asarray(x[(*items, ...)])), bounds
@@ -103,7 +105,7 @@ def reshaped(view: View, shape: Shape) -> View | None:
     rest = math.prod(size for size in shape if size != -1)
     sizes = tuple(view.size // rest if size == -1 else size for size in shape)
     if math.prod(sizes) != view.size:
-        raise ValueError(f"{view.size} elements in a shape {sizes}")
+        raise SizesDoNotFit(f"{view.size} elements in a shape {sizes}")
     if not view.size:
         return replace(view, shape=sizes, strides=contiguous(sizes, view.dtype))
     try:
@@ -114,7 +116,18 @@ def reshaped(view: View, shape: Shape) -> View | None:
 
 def broadcast(view: View, shape: Shape) -> View:
     """A view that is seen with a shape that it broadcasts to."""
-    return viewed(view, lambda x: np.broadcast_to(x, shape))
+    try:
+        return viewed(view, lambda x: np.broadcast_to(x, shape))
+    except ValueError as error:
+        raise SizesDoNotFit(str(error)) from error
+
+
+def broadcast_shape(*shapes: Shape) -> Shape:
+    """The shape that some shapes broadcast to."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        raise SizesDoNotFit(str(error)) from error
 
 
 FLAG = View.whole(Flag(), INT64, (FLAG_WORDS,))

@@ -45,7 +45,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
 from ctrlgrad.engines.cuda.prepared.reading import Input
 from ctrlgrad.engines.cuda.program import Context, Program, Values
 from ctrlgrad.engines.precision import Precision
-from ctrlgrad.errors import ShapeError
+from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, UserInputError
 from ctrlgrad.ir import TensorType
 from ctrlgrad.ir.caching import Recent
 
@@ -133,7 +133,7 @@ class Body:
     def _made(self, inputs: tuple[Input, ...], captures: int) -> Form | str:
         try:
             return Form(prepared(self.program, inputs, captures, self.is_asked), inputs)
-        except (CannotPrepare, IndexError, ShapeError, ValueError) as error:
+        except (CannotPrepare, IndexOutOfRangeError, ShapeError, UserInputError) as error:
             # Step by step an error of the program is raised where it happens.
             return str(error)
 
