@@ -166,12 +166,13 @@ class SharedKernel:
             self.outer.start_in_memory(k, self.kernel.writes[k], axes)
         if self.kernel.checks:
             w.declare("void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-            w.line(f"call void @llvm.memset.p0.i64(ptr {self.failures}, i8 0, i64 {16 * cut.parts}, i1 false)")
+            w.line(f"call void @llvm.memset.p0.i64(ptr {self.failures}, i8 0, i64 {w.multiply(parts, '16')}, i1 false)")
         call_parts(w, self.name, self.table, parts, work)
         if self.kernel.checks:
             self.tell_failure(parts)
         for k, table in tables.items():
             if k in extremes:
+                assert not cut.at_run_time
                 self.choose_part(k, table, extremes[k], cut.parts)
             else:
                 self.combine_parts(k, table, parts)

@@ -477,7 +477,11 @@ class Steps(State):
         for write in step.writes:
             stands_still = [write.view.strides[axis] == ZERO for axis in axes]
             if share.has_results and all(stands_still):
-                if not may_combine(write.how, is_row) or write.base is not None or write.scattered:
+                if (
+                    not may_combine(write.how, is_row and not share.at_run_time)
+                    or write.base is not None
+                    or write.scattered
+                ):
                     self.fail(f"{write.view.array} is a {write.how}, whose parts are not combined")
             elif any(stands_still):
                 self.fail(f"parts that threads share write the same elements of {write.view.array}")
