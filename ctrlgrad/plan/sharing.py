@@ -96,7 +96,7 @@ def share_at_run_time(kernel: Kernel) -> Share | None:
     """The outermost cut that may give several parts of a kernel whose size only the run knows; positions of extremes
     are not combined then."""
     for cut, size, _ in _cuts(kernel, threads.MOST_PARTS):
-        is_short = size.is_known and size.factor < 2 * cut.unit
+        is_short = size.is_known and size.factor <= cut.unit
         if cut.parts > 1 and not is_short and not (cut.has_results and any(w.how in EXTREMES for w in kernel.writes)):
             return replace(cut, at_run_time=True)
     return None

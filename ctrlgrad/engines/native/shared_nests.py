@@ -232,16 +232,22 @@ class SharedKernel:
 def parts_at_run_time(w: Writer, share: Share, length: str, work: str) -> tuple[str, str]:
     """Number of parts and positions of each, as `threads.parts_of` has them, for a length that only the run knows."""
     w.declare("i64 @llvm.ctlz.i64(i64, i1)")
-    for name in ("umin", "umax"):
-        w.declare(f"i64 @llvm.{name}.i64(i64, i64)")
-    least = lambda a, b: w.op(f"call i64 @llvm.umin.i64(i64 {a}, i64 {b})")
-    most = lambda a, b: w.op(f"call i64 @llvm.umax.i64(i64 {a}, i64 {b})")
+
+    def least(a: str, b: str) -> str:
+        w.declare("i64 @llvm.umin.i64(i64, i64)")
+        return w.op(f"call i64 @llvm.umin.i64(i64 {a}, i64 {b})")
+
+    def at_least_one(n: str) -> str:
+        w.declare("i64 @llvm.umax.i64(i64, i64)")
+        return w.op(f"call i64 @llvm.umax.i64(i64 {n}, i64 1)")
+
     worth = w.op(f"or i64 {w.op(f'udiv i64 {work}, {threads.WORK_OF_A_PART}')}, 1")
     power = w.op(f"sub i64 63, {w.op(f'call i64 @llvm.ctlz.i64(i64 {worth}, i1 false)')}")
     is_little = w.op(f"icmp ult i64 {work}, {threads.WORK_TO_SHARE}")
     parts = w.op(f"select i1 {is_little}, i64 1, i64 {least(w.op(f'shl i64 1, {power}'), str(share.parts))}")
-    unit = w.multiply(shared_out(w, most(shared_out(w, length, parts), "1"), str(share.unit)), str(share.unit))
-    return most(shared_out(w, length, unit), "1"), unit
+    unit = str(share.unit)
+    unit = w.multiply(shared_out(w, at_least_one(shared_out(w, length, parts)), unit), unit)
+    return at_least_one(shared_out(w, length, unit)), unit
 
 
 def shared_out(w: Writer, count: str, among: str) -> str:
