@@ -79,7 +79,8 @@ def _shared(plan: Plan) -> Plan:
     for block in (plan.body, *(inner for step in walk(plan.body) for inner in blocks_of(step))):
         groups = list(groups_of(block, plan))
         tiles |= {group.kernels[0]: group for group in groups}
-        shares |= shares_of(block, {kernel for group in groups for kernel in group.kernels}, id(block) in loops)
+        tiled = {kernel for group in groups for kernel in group.kernels}
+        shares |= shares_of(block, tiled, id(block) in loops, block is plan.body)
     cuts = is_cut(plan)
     for step in walk(plan.body):
         if not isinstance(step, Loop) or (cuts and is_in_pieces(step)) or not shares.keys().isdisjoint(step.body.steps):

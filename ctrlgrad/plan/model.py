@@ -673,12 +673,16 @@ class Share:
     With `has_results` the kernel reduces along these axes: each part has results of its own, which are combined in
     their order. A cumulative operation is cut along one of its axes; parts along its positions find their totals first,
     and begin with the total of the parts before them. Transforms are cut along rows and columns.
+
+    `at_run_time`: the kernel's work is known when it runs. Each part has a multiple of `unit` positions then, and there
+    are at most `parts`.
     """
 
     axes: tuple[int, ...]
     unit: int
     parts: int
     has_results: bool = False
+    at_run_time: bool = False
 
 
 @record(eq=False)

@@ -304,7 +304,10 @@ class _Printer:
         if share is None:
             return ""
         along = ",".join(map(str, share.axes))
-        return f", {share.parts} parts along {along}" + (" with results of their own" if share.has_results else "")
+        own = " with results of their own" if share.has_results else ""
+        if share.at_run_time:
+            return f", at most {share.parts} parts of {share.unit} positions or more along {along}{own}"
+        return f", {share.parts} parts along {along}{own}"
 
     def factorise(self, step: model.Factorise) -> Iterator[str]:
         given = ", ".join(self.view(view) for view in (step.a, step.b) if view is not None)

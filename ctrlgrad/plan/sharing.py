@@ -9,7 +9,8 @@ combined in their order: a position of an extreme with the extreme that the part
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ctrlgrad import threads
 from ctrlgrad.plan.axes import Axis, axes_of
 from ctrlgrad.plan.model import Block, Cumulate, Kernel, Product, Share, Transform, Write
 from ctrlgrad.plan.reductions import EXTREMES
-from ctrlgrad.plan.sizes import ONE, ZERO, product
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
 
 # Units of work (see `ctrlgrad.threads`) of a call of an elementary function, and of a byte that is read or written.
 CALL, BYTE = 20, 1
@@ -34,8 +35,14 @@ MOST_RESULTS, RESULT_BYTES = 64, 64 << 10
 LINE, LINES = 128, 16
 
 
-def shares_of(block: Block, tiled: Collection[Kernel], is_loop: bool) -> dict[Kernel | Cumulate | Transform, Share]:
-    """The shares of the steps of a block, the body of a loop or not; kernels that run tile by tile stay whole."""
+def shares_of(
+    block: Block, tiled: Collection[Kernel], is_loop: bool, is_top: bool
+) -> dict[Kernel | Cumulate | Transform, Share]:
+    """The shares of the steps of a block, which is the body of a loop, outside of all loops, or neither.
+
+    Kernels that run tile by tile stay whole, and inside of loops those whose size only the run knows: to look at it
+    costs as much as a short kernel.
+    """
     shares: dict[Kernel | Cumulate | Transform, Share] = {}
     are_awake = is_loop and any(
         work_of_product(step) >= threads.WORK_TO_SHARE for step in block.steps if isinstance(step, Product)
@@ -47,6 +54,8 @@ def shares_of(block: Block, tiled: Collection[Kernel], is_loop: bool) -> dict[Ke
             cut = share_of_transform(step)
         elif isinstance(step, Kernel) and step not in tiled:
             cut = share_of(step, threads.parts_of(work_of(step), are_awake))
+            if is_top and not product(step.space).is_known:
+                cut = share_at_run_time(step)
         else:
             continue
         if cut is not None:
@@ -55,12 +64,16 @@ def shares_of(block: Block, tiled: Collection[Kernel], is_loop: bool) -> dict[Ke
 
 
 def work_of(kernel: Kernel) -> int:
-    """Units of work of a nest: its instructions, or the bytes that it moves; 0 where its size is not known."""
+    """Units of work of a nest; 0 where its size is not known."""
     points = product(kernel.space)
+    return points.factor * work_of_a_point(kernel) if points.is_known else 0
+
+
+def work_of_a_point(kernel: Kernel) -> int:
+    """Units of work of a nest at each point: its instructions, or the bytes that it moves."""
     each = sum(CALL if i.op == "call" else 1 for i in kernel.expression.instructions) + len(kernel.writes)
     views = [*(o.view for o in kernel.operands), *(w.view for w in kernel.writes)]
-    moved = sum(BYTE * v.dtype.itemsize for v in views if v.strides and ZERO not in v.strides)
-    return points.factor * max(each, moved) if points.is_known else 0
+    return max(each, sum(BYTE * v.dtype.itemsize for v in views if v.strides and ZERO not in v.strides))
 
 
 def work_of_product(step: Product) -> int:
@@ -71,33 +84,51 @@ def work_of_product(step: Product) -> int:
 
 def share_of(kernel: Kernel, parts: int) -> Share | None:
     """The cut that gives most parts, at most so many; None where parts would meet."""
-    axes = axes_of(kernel, [o.view for o in kernel.operands] + [w.view for w in kernel.writes]) if parts > 1 else []
-    apart, found = set(shared_axes(kernel)), []
+    found = []
+    for cut, size, step in _cuts(kernel, parts) if parts > 1 else ():
+        unit = math.ceil(max(size.factor / cut.parts, cut.unit) / step) * step
+        found.append(replace(cut, unit=unit, parts=math.ceil(size.factor / unit)))
+    best = max(found, key=lambda share: (share.parts, not share.has_results), default=None)
+    return best if best is not None and best.parts > 1 else None
+
+
+def share_at_run_time(kernel: Kernel) -> Share | None:
+    """The outermost cut that may give several parts of a kernel whose size only the run knows; positions of extremes
+    are not combined then."""
+    for cut, size, _ in _cuts(kernel, threads.MOST_PARTS):
+        is_short = size.is_known and size.factor <= cut.unit
+        if cut.parts > 1 and not is_short and not (cut.has_results and any(w.how in EXTREMES for w in kernel.writes)):
+            return replace(cut, at_run_time=True)
+    return None
+
+
+def _cuts(kernel: Kernel, parts: int) -> Iterator[tuple[Share, Size, int]]:
+    """Ways to cut a kernel into at most so many parts of at least `unit` positions, the outermost axis first; with the
+    size along each, and the number of which the positions of a part are a multiple."""
+    axes = axes_of(kernel, [o.view for o in kernel.operands] + [w.view for w in kernel.writes])
+    apart = set(shared_axes(kernel))
     for depth, axis in enumerate(axes):
         most, has_results = parts, not apart.issuperset(axis.of)
         if has_results:
             reduced = [write for write in kernel.writes if all(write.view.strides[a] == ZERO for a in axis.of)]
             is_whole = all(_has_parts(w, axes) for w in reduced) and not any(w.scattered for w in kernel.writes)
-            if depth or not reduced or not is_whole:
+            if depth or not reduced or not is_whole or not all(w.view.array.count.is_known for w in reduced):
                 continue
             nbytes = sum(map(_result_bytes, reduced))
             most = min(parts, MOST_RESULTS, RESULT_BYTES // max(nbytes, 1))
-        unit = max(math.ceil(axis.size.factor / max(most, 1)), _least_unit(kernel, axes, depth))
-        if depth == len(axes) - 1:
-            step = ALIGNMENT if len(axes) == 1 else NARROW
-            unit = math.ceil(unit / step) * step
-        found.append(Share(axis.of, unit, math.ceil(axis.size.factor / unit), has_results))
-    best = max(found, key=lambda share: (share.parts, not share.has_results), default=None)
-    return best if best is not None and best.parts > 1 else None
+        step = 1 if depth < len(axes) - 1 else ALIGNMENT if len(axes) == 1 else NARROW
+        least = math.ceil(_least_unit(kernel, axes, depth) / step) * step
+        yield Share(axis.of, least, max(most, 1), has_results), axis.size, step
 
 
 def _least_unit(kernel: Kernel, axes: Sequence[Axis], depth: int) -> int:
     """Least number of positions of a part along an axis, for nests that come back to its results again and again."""
     least = 1
     for k, write in enumerate(kernel.writes, len(kernel.operands)):
-        if write.how != "store" and not write.scattered and any(axis.strides[k] == ZERO for axis in axes[:depth]):
-            nbytes = abs(axes[depth].strides[k].factor) * write.view.dtype.itemsize
-            least = max(least, math.ceil(LINES * LINE / max(nbytes, 1)))
+        stride = axes[depth].strides[k]
+        comes_back = write.how != "store" and any(axis.strides[k] == ZERO for axis in axes[:depth])
+        if comes_back and not write.scattered and stride.is_known:
+            least = max(least, math.ceil(LINES * LINE / max(abs(stride.factor) * write.view.dtype.itemsize, 1)))
     return least
 
 

@@ -400,8 +400,8 @@ def check_grads(
         The report: a row for each argument leaf, order, mode and judge. `print` shows it as a table. A row where the
         judge could not judge counts neither way, and is in `not_judged`: finite differences have nothing to say where
         every step changes a trip count or a branch, at a kink, where the function is not finite, and where their own
-        estimate of their error is too large; JAX where its own derivative is NaN or JAX is not
-        installed; and no judge has anything to say of a mode that a custom rule lacks.
+        estimate of their error is too large; JAX where its own derivative is NaN, it has no form of an op
+        (`pure_callback`), or JAX is not installed; and no judge has anything to say of a mode that a custom rule lacks.
 
     Raises:
         GradientMismatch: a derivative disagrees with a judge, or none could be judged; the message holds the table.
@@ -505,7 +505,12 @@ class _Check:
         judge = importlib.import_module("ctrlgrad.verify.jax_judge")
         with judge.originals_kept():
             with_calls = self.subject.graph_with_calls(self.subject.scalar)
-        self.judge, self.confirmed = judge.JaxJudge(with_calls, self.subject.leaves, self.subject.wrt), judge.confirmed
+        try:
+            self.judge = judge.JaxJudge(with_calls, self.subject.leaves, self.subject.wrt)
+        except judge.NotInJaxError as error:
+            self.rows.append(Row("value", 0, "", "jax", float("nan"), 0.0, 0.0, str(error), is_judged=False))
+            return
+        self.confirmed = judge.confirmed
         (value,), (moved,) = self.evaluated(graph)
         self.elementwise("value", 0, "", value, lambda judged: judged.value, moved)
 

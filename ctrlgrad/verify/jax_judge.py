@@ -23,6 +23,7 @@ from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.passes.dead_code import inline_calls
 from ctrlgrad.verify.jax_translation import Form, translate
+from ctrlgrad.verify.jax_translation import NotInJaxError as NotInJaxError
 from ctrlgrad.verify.originals import originals, without_other_calls
 from ctrlgrad.verify.originals import originals_kept as originals_kept
 

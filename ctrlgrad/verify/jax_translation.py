@@ -33,7 +33,20 @@ from jax import lax
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.ir import Call, Graph, Loop, Node, StackType, TensorType, Value, attributes, is_branch, is_call, is_loop
+from ctrlgrad.ir import (
+    Call,
+    Graph,
+    Loop,
+    Node,
+    StackType,
+    TensorType,
+    Value,
+    attributes,
+    is_branch,
+    is_call,
+    is_loop,
+    walk,
+)
 from ctrlgrad.ir.attributes import Key
 from ctrlgrad.ir.flow import begins
 from ctrlgrad.ops.arrays import fill
@@ -254,6 +267,10 @@ class NotStaticError(Exception):
     """A size differs between executions of one node: the program has no form with fixed shapes."""
 
 
+class NotInJaxError(Exception):
+    """An op has no entry: it calls the host, or belongs to derivatives."""
+
+
 BOUNDED: dict[str, Entry] = {}
 LISTS: dict[str, Entry] = {}
 
@@ -423,8 +440,6 @@ LISTS["stack_concat"] = _list_concat
 LISTS["stack_split"] = _list_split
 
 # Translation of ops on complex numbers, orders, matrices and spectra: further entries of `jax_ops.TENSOR_OPS`.
-#
-# `nonzero` has no entry: the number of its results depends on data, and JAX needs it before it starts.
 
 
 _FIRST = frozenset(TENSOR_OPS)
@@ -441,6 +456,13 @@ def _top_k(node: Node, sizes: Sizes | None, x: Any) -> Any:
     axis, count = attributes.Axis.of(node).axis, attributes.Selection.of(node).count
     places = lax.top_k(jnp.moveaxis(x, axis, -1), count)[1]
     return jnp.moveaxis(places, -1, axis).astype(jnp.int64)
+
+
+def _nonzero(node: Node, sizes: Sizes | None, x: Any) -> Any:
+    try:
+        return jnp.stack(jnp.nonzero(x)).astype(jnp.int64)
+    except jax.errors.ConcretizationTypeError as error:
+        raise NotStaticError(f"the number of results of nonzero{_at(node)} depends on data") from error
 
 
 def _solve(a: Any, b: Any) -> Any:
@@ -501,6 +523,7 @@ TENSOR_OPS |= _MATRICES
 TENSOR_OPS |= {
     "argsort": _argsort,
     "top_k": _top_k,
+    "nonzero": _nonzero,
     "searchsorted": lambda node, sizes, row, values: jnp.searchsorted(
         row, values, side=attributes.Search.of(node).side
     ).astype(jnp.int64),
@@ -575,8 +598,12 @@ class Translation:
 def translate(graph: Graph, arguments: Sequence[Any], form: Form | None = None) -> Translation:
     """Translate a graph for given arguments, by the form asked for or, if None, by `scan` where it exists.
 
-    Raises `UserInputError` where a graph takes or returns a stack, or has no `scan` form and that was asked for.
+    Raises `UserInputError` where a graph takes or returns a stack, or has no `scan` form and that was asked for, and
+    `NotInJaxError`.
     """
+    for node in walk(graph):
+        if not (is_loop(node) or is_branch(node) or is_call(node) or node.op.name in TENSOR_OPS | BOUNDED):
+            raise NotInJaxError(f"JAX has no form of {node.op.name}{_at(node)}")
     for value in (*graph.inputs, *graph.outputs):
         if isinstance(value.type, StackType):
             raise UserInputError(

@@ -368,17 +368,25 @@ reverse_joint("setitem", _setitem)
 not_differentiable("stack_new stack_length stack_rows")
 
 
-def _sizes(element: Term, lead: int = 0) -> list[Term]:
-    """The unknown sizes of an element, for ops that may meet a slot that was never written."""
-    return [d for d in element.dims[lead:] if isinstance(d, Term)]
+def _sizes(value: Term, s: Term) -> list[int | Term]:
+    """A value's sizes along the axes that a stack's element leaves open, for ops that may meet an unwritten slot."""
+    assert isinstance(s.type, StackType)
+    return [value.dim(axis) for axis, d in enumerate(s.type.element.shape) if d is None]
+
+
+def _open(rows: Term) -> list[Term]:
+    """The unknown sizes of the rows of a tensor."""
+    return [d for d in rows.dims[1:] if isinstance(d, Term)]
 
 
 # (stack, value) = pop(stack'): the cotangent of the value is pushed on that of the stack.
 jointly_linear("stack_pop", (0,))
 reverse("stack_pop", lambda ct, out, s, *sizes: emit("stack_push", ct[0], ct[1]))
 jointly_linear("stack_push", None)
-reverse_joint("stack_push", lambda ct, out, s, value: emit_all("stack_pop", ct, *_sizes(value)))
+reverse_joint("stack_push", lambda ct, out, s, value: emit_all("stack_pop", ct, *_sizes(value, s)))
 jointly_linear("stack_read", (0,))
+# A slot that was written has no tangent where what was written has none: its size is that of the value.
+forward("stack_read", lambda tangents, out, s, i, *sizes: emit("stack_read", tangents[0], i, *_sizes(out, s)))
 reverse_into("stack_read", lambda acc, ct, out, s, i, *sizes: emit("stack_add", acc, i, ct))
 jointly_linear("stack_write", (0, 2))
 
@@ -388,7 +396,7 @@ def _write(ct: Term, out: Term, s: Term, i: Term, value: Term, grow: bool, once:
 
     The cotangent of what a write made longer is longer than that of what was written to, so its last slot goes.
     """
-    given = emit("stack_read", ct, i, *_sizes(value))
+    given = emit("stack_read", ct, i, *_sizes(value, s))
     if not grow:
         rest = emit("stack_clear", ct, i)
     elif once:  # Every slot is written already, so what is allowed is to append: the index is the old length.
@@ -404,7 +412,7 @@ reverse(
     "stack_add",
     lambda ct, out, s, i, value: ct,
     None,
-    lambda ct, out, s, i, value: emit("stack_read", ct, i, *_sizes(value)),
+    lambda ct, out, s, i, value: emit("stack_read", ct, i, *_sizes(value, s)),
 )
 jointly_linear("stack_clear", (0,))
 reverse("stack_clear", lambda ct, out, s, i: emit("stack_clear", ct, i), None)
@@ -412,12 +420,21 @@ jointly_linear("stack_resize", (0,))
 reverse("stack_resize", lambda ct, out, s, length: emit("stack_resize", ct, s.length()), None)
 jointly_linear("stack_sum", None)
 reverse("stack_sum", lambda ct, out, a, b: ct, lambda ct, out, a, b: ct)
+
+
+def _push_to_tensor(tangents: Sequence[Term], out: Term, s: Term, *sizes: Term, size: int | None) -> Term:
+    assert isinstance(s.type, StackType)
+    left = [out.dim(axis + 1) for axis, d in enumerate(s.type.element.shape) if d is None]
+    return emit("stack_to_tensor", tangents[0], *left, size=size)
+
+
 jointly_linear("stack_to_tensor", (0,))
+forward("stack_to_tensor", _push_to_tensor)
 reverse("stack_to_tensor", lambda ct, out, s, *sizes, size: emit("stack_from_tensor", ct))
 
 
 jointly_linear("stack_from_tensor", (0,))
-reverse("stack_from_tensor", lambda ct, out, x: emit("stack_to_tensor", ct, *_sizes(x, 1), size=x.tensor.shape[0]))
+reverse("stack_from_tensor", lambda ct, out, x: emit("stack_to_tensor", ct, *_open(x), size=x.tensor.shape[0]))
 jointly_linear("stack_concat", (0,))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -337,6 +339,56 @@ def test_updates_outside_of_a_function_share_the_other_rows(way: str) -> None:
             kept = zip(before._stack.stack, array._stack.stack, strict=False)
             assert all(a is b for a, b in kept)
     np.testing.assert_array_equal(array.stack(), np.stack(rows))
+
+
+def _slots_of_known_sizes(kind: str, x: Any) -> Any:
+    """Values of known shapes in slots of unknown ones; half of the slots are never read."""
+    size = 4 if kind == "sized" else None
+    array = cg.TensorArray("float64", size=size, element_shape=(None, None), rewritable=kind != "once")
+
+    def body(t: Any, carry: Any) -> Any:
+        array, total = carry
+        value = np.sin(x[t:] + total)
+        if kind == "pushed":
+            return array.push(value).push(value * 2.0), total + np.sum(array.push(value).read(2 * t)) * 0.1
+        array = array.write(2 * t, value).write(2 * t + 1, value * 2.0)
+        return array, total + np.sum(array.read(2 * t)) * 0.1
+
+    array, total = cg.fori_loop(0, 2, body, (array, 0.1))
+    whole = np.sum(array.concat() ** 2) if kind == "pushed" else 0.0
+    return total + np.sum(np.cos(array.read(3))) + whole
+
+
+@pytest.mark.parametrize("kind", ["pushed", "once", "rewritten", "sized"])
+@pytest.mark.parametrize("shape", [(3, 2), (3, None), (None, None)])
+def test_gradients_of_values_whose_sizes_are_known_where_the_elements_are_not(kind: str, shape: Any) -> None:
+    """As found: slots that nothing reads had no size in the gradient, and two unknown axes one size too few."""
+    f = lambda x: _slots_of_known_sizes(kind, x)
+    x = np.linspace(0.1, 0.9, 6).reshape(3, 2)
+    whole = cg.function(f, signature=(cg.TensorSpec(shape, np.float64),))
+    assert cg.check_grads(whole, (x,), order=2, modes=("rev", "fwd")).ok
+    rows = cg.function(cg.vmap(cg.grad(f)))(np.stack([x, x * 0.5]))
+    np.testing.assert_allclose(rows, [cg.grad(f)(x), cg.grad(f)(x * 0.5)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["pushed", "once", "rewritten", "sized"])
+@pytest.mark.parametrize("read", ["in a loop", "at once"])
+def test_forward_mode_of_slots_without_a_tangent_whose_sizes_only_the_values_know(kind: str, read: str) -> None:
+    """As found: a constant in a slot of unknown sizes was never written in the tangent, and reading it failed."""
+
+    def f(x: Any) -> Any:
+        size = 2 if kind == "sized" else None
+        array = cg.TensorArray("float64", size=size, element_shape=(None, None), rewritable=kind != "once")
+        for i, value in enumerate((np.ones((2, 2)), x)):
+            array = array.push(value) if kind == "pushed" else array.write(i, value)
+        if read == "at once":
+            return np.sum(np.sin(array.stack()) * x)
+        return cg.fori_loop(0, 2, lambda t, s: s + np.sum(np.sin(array.read(t) * x[0])), 0.0)
+
+    x = np.array([[0.9, 1.2], [0.3, 0.6]])
+    for shape in ((2, 2), (None, 2)):
+        whole = cg.function(f, signature=(cg.TensorSpec(shape, np.float64),))
+        assert cg.check_grads(whole, (x,), order=2, modes=("rev", "fwd")).ok
 
 
 @both_ways

@@ -38,9 +38,8 @@ CONTROL = {"while", "cond", "call"}
 # Identities that transforms and debugging put in; their own tests look at what they are for. So do those of ops that
 # mean something in a function that is being mapped alone.
 ELSEWHERE = {"barrier", "watch"} | {name for name, op in OPS.items() if Trait.MAPPED in op.traits}
-# The number of its results depends on data.
 # That of `adjugate_along` is met in derivatives alone, which are not translated.
-NOT_IN_JAX = {"nonzero", "adjugate_along"}
+NOT_IN_JAX = {"adjugate_along"}
 
 
 def test_every_op_has_rules_or_says_that_it_has_none() -> None:

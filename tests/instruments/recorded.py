@@ -84,8 +84,9 @@ class RecordedLibrary(StandIn):
         self.card.tell("freed", start)
 
     def _is_known(self, address: int) -> bool:
-        manager = ((start, start + data.nbytes) for start, data in self.card.live.items())
-        return any(start <= address < end for start, end in (*self._known.items(), *manager))
+        # Copies: the garbage collector may free an array at any allocation, which changes both.
+        manager = ((start, start + data.nbytes) for start, data in self.card.live.copy().items())
+        return any(start <= address < end for start, end in (*self._known.copy().items(), *manager))
 
     def _spans(self, arrays: Sequence[Any]) -> list[tuple[int, int]]:
         """Addresses of arrays."""

@@ -226,6 +226,65 @@ def test_sums_of_columns_are_cut_along_the_rows_where_their_results_fit(columns:
     assert not parts or share.parts == parts
 
 
+UNKNOWN: dict[str, Callable[[Any], Any]] = {
+    "map": lambda x: cnp.tanh(x) * 2 + x,
+    "everything": lambda x: (x * x).sum(),
+    "complex": lambda x: (x * 1j + x).sum(),
+    "rows": lambda x: cnp.sin(x).sum(1),
+    "columns": lambda x: (x.max(0), x.sum(0)),
+    "half": lambda x: x.astype("float16").sum(0),
+    "indices": lambda x: x[cnp.arange(x.shape[0])[::-1]] * 2,
+    "updates": lambda x: cnp.zeros((7, x.shape[1])).at[cnp.arange(x.shape[0]) % 7].add(x),
+    "positions": lambda x: (x.argmax(1), x.argmax()),
+    "gradient": lambda x: cg.grad(lambda x: (cnp.log1p(x * x) * x).sum())(x),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_nests_of_unknown_size_are_cut_by_the_run(little_work: None, name: str) -> None:
+    """Beside the least work that is shared, of no rows, and with the same bits as one thread's."""
+    fn = UNKNOWN[name]
+    compiled, plain = cg.function(fn), cg.function(fn, engine="reference")
+    compiled(RNG.random((2, 3)))
+    for shape in ((0, 5), (1, 1), (83, 3), (84, 3), (3, 700), (257, 33), (1, 5000), (5000, 1)):
+        x = RNG.normal(size=shape)
+        if not x.size and name in ("columns", "positions"):
+            continue
+        found = []
+        for count in THREADS:
+            products().set_threads(count)
+            found.append(cg.tree.leaves(compiled(x)))
+        for other in found:
+            assert all((a == b).all() for a, b in zip(found[0], other, strict=True)), shape
+        for a, b in zip(found[0], cg.tree.leaves(plain(x)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-2 if name == "half" else 1e-9, atol=1e-9)
+
+
+def test_a_plan_says_that_a_run_cuts_a_nest_and_the_checker_judges_it() -> None:
+    def shared(fn: Callable[..., Any], x: np.ndarray) -> tuple[Plan, list[Share]]:
+        compiled = cg.function(fn, signature=[cg.TensorSpec((None, *x.shape[1:]), x.dtype)])
+        graph = optimised_graph(compiled.graph(x))
+        plan = engine.plan_of(graph, engine.shapes_of(graph, [x]))
+        return plan, [*plan.shares.values()]
+
+    plan, (share,) = shared(lambda x: x.sum(), np.ones((4, 3)))
+    assert share == Share((0, 1), 256, 64, has_results=True, at_run_time=True)
+    assert "at most 64 parts of 256 positions or more along 0,1 with results of their own" in format_plan(plan)
+    check(plan)
+    wrong = {step: replace(share, has_results=False) for step in plan.shares}
+    with pytest.raises(PlanError, match="write the same elements"):
+        check(replace(plan, shares=wrong))
+    with pytest.raises(PlanError, match="at most 0 parts"):
+        check(replace(plan, shares={step: replace(share, parts=0) for step in plan.shares}))
+    plan, none = shared(lambda x: x.argmax(), np.ones((4, 3)))
+    assert none == []
+    (position,) = (step for step in walk(plan.body) if isinstance(step, Kernel))
+    with pytest.raises(PlanError, match="whose parts are not combined"):
+        check(replace(plan, shares={position: replace(share, axes=(0,))}))
+    # To look at its work costs as much as a short kernel.
+    assert shared(lambda x: cg.fori_loop(0, 3, lambda i, x: cnp.sin(x), x), np.ones((4, 3)))[1] == []
+
+
 def test_nests_whose_parts_would_meet_are_not_cut(little_work: None) -> None:
     """Elements that may be added to one place."""
     fn = lambda x, y: x.ravel().at[EACH].add(y.ravel())

@@ -6,7 +6,7 @@ source      a program as Python source, in two forms: with ctrlgrad's constructs
 running     the two forms as functions
 choices     the decisions that a program is a function of: drawn from a seed, repeated, shrunk
 writer      the scope in which a program is written
-operations  what a line can be: arithmetic; parts, arrays, arrangements, selections, numbers, chances: the rest of it
+operations  what a line can be: arithmetic; parts, arrays, arrangements, selections, numbers, chances, compounds: more
 carries     what reads carried values as they are
 constructs  what a block is; loops, branches: what a loop, a branch or a call can be
 generate    the program of a seed

@@ -35,11 +35,18 @@ from random_programs.writer import DEEPEST, Writer
 _LITERALS = {SCALAR: ("0.5", "-0.25", "1.0"), Int(): ("0", "2", "3"), Bool(): ("True", "False")}
 
 
+# Of a checkpoint, what else is kept.
+POLICIES = ("", "", "dots_saveable", "everything_saveable", "nothing_saveable", "dots_with_no_batch_dims_saveable")
+
+
 @construct(2)
 def branch(w: Writer) -> None:
     form = w.choose(("cond", "switch", "case"))
     count = 2 if form == "cond" else w.number(1 if form == "switch" else 2, 3)
-    selectors = [w.integer()] if form == "switch" else [w.boolean() for _ in range(count - 1)]
+    # Beyond the last branch at times, or before the first.
+    places = ("{0}", "{0}", "{0} - 1", "{0} * 2 - 3")
+    switch = form == "switch"
+    selectors = [w.choose(places).format(w.integer())] if switch else [w.boolean() for _ in range(count - 1)]
     parameters = [] if form == "case" else _parameters(w, 0)
     styles = ("full", "full", "empty", "constant", "alike") if "branches" in w.features else ("full",)
     style = w.choose(styles)
@@ -96,7 +103,9 @@ def call(w: Writer) -> None:
         found = [v for v in (w.pick(lambda k: True) for _ in range(w.number(1, 2))) if v is not None]
         block = w.finished([v.name for v in found])
     outs = tuple(w.declare(v.kind) for v in found)
-    w.statements.append(Call(form, tuple(p for p, _ in parameters), structure(w), block, outs))  # type: ignore[arg-type]
+    policy = w.choose(POLICIES) if form == "checkpoint" else ""
+    made = tuple(p for p, _ in parameters)
+    w.statements.append(Call(form, made, structure(w), block, outs, policy=policy))  # type: ignore[arg-type]
 
 
 def _floats(w: Writer) -> list[tuple[Parameter, Float]]:

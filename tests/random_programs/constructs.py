@@ -8,6 +8,7 @@ from random_programs import (  # noqa: F401  (fill the table of operations)
     arrangements,
     carries,
     chances,
+    compounds,
     numbers,
     parts,
     selections,

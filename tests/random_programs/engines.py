@@ -4,7 +4,8 @@ The graphs are those of the program, of its gradient, and of the gradient of a s
 asked for, becomes less and less until it cannot be met: until then values stay what they are.
 
 By turns a program's second derivative is by forward mode over reverse, and its graphs run again for other sizes, for
-several arguments as rows of a vmap, and by several threads at the same time.
+several arguments as rows of a vmap, and by several threads at the same time; its pullback is called again, by another
+thread and after its budget ended; and it is differentiated with weak zeros and computed with subnormal numbers.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ TOLERANCE = 1e-10
 AT_ONCE_EVERY = 4
 # Further checks in turn, of four programs.
 FORWARD, SIZES, IN_ROWS, THREADS = 0, 1, 2, 3
+# And of eight programs.
+PULLED_BACK, OTHER_OPTIONS = 4, 6
 ENGINES_BY_NAME = ("reference", "native", "dataflow")
 # "machine" computes the plans of the native engine with NumPy, every access checked.
 ENGINES = ("reference", "native", "machine", "dataflow", "cuda")
@@ -136,6 +139,7 @@ def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | 
     draw = random.Random(seed)
     orders = settings.orders if expected.results is not None else min(settings.orders, 2)
     order = -1
+    judged: list[_Reference] = []
     try:
         for order, graph in enumerate(graphs(program, orders, forward=seed % 4 == FORWARD)):
             if expected.results is None:
@@ -144,6 +148,7 @@ def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | 
                 continue
             reference = _Reference(program, graph, arguments, compared)
             reference.same(run(settings, graph, arguments, draw))
+            judged.append(reference)
             compared[f"order {order}"] += 1
             if seed % 4 == SIZES:
                 for other in of_other_sizes(program):
@@ -161,6 +166,14 @@ def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | 
                 compared["budgets"] += _within_less_and_less(reference, again, device, is_exact)
                 if settings.engine == "cuda":
                     compared["recorded runs"] += _judged(reference, draw)
+        if seed % 8 == PULLED_BACK and len(judged) > 1 and chosen is None and settings.engine in ENGINES_BY_NAME:
+            _pulled_back(settings, judged[1])
+            compared["pullbacks"] += 1
+        if seed % 8 == OTHER_OPTIONS and judged:
+            with cg.options(strong_zeros=False, flush_subnormals=False):
+                for reference, graph in zip(judged, graphs(program, orders), strict=True):
+                    reference.same(run(settings, graph, arguments, draw))
+                    compared["other options"] += 1
         if seed % 4 == IN_ROWS and expected.results is not None:
             in_rows(program, lambda graph, given: run(settings, graph, given, draw), orders, seed, compared)
     except Exception as error:
@@ -233,6 +246,19 @@ def _at_once(settings: Settings, order: int, reference: _Reference) -> str:
         return "at once: not possible"
     reference.same(found)
     return f"at once, order {order}"
+
+
+def _pulled_back(settings: Settings, gradient: _Reference) -> None:
+    """A pullback gives the gradient as often as it is called, by any thread, after the budget of its forward pass."""
+    program = gradient.program
+    function, wrt = traced_function(program), differentiated(program)
+    loss = cg.function(lambda *given: loss_of(program, function(*given)), signature=signature(program))
+    with cg.options(engine=settings.engine), _checked(settings):
+        with memory.budget(device=None) if settings.budget else nullcontext():
+            _, pullback = cg.vjp(loss, *gradient.arguments)
+        found = [pullback(1.0), *at_the_same_time(pullback, [1.0, 1.0], 1)]
+    for cotangents in found:
+        gradient.same([cotangents[position] for position in wrt])
 
 
 def _has_bfloat16(program: Program) -> bool:
@@ -360,7 +386,7 @@ def _shared(settings: Settings, draw: random.Random) -> AbstractContextManager[A
         return nullcontext()
     from instruments.little_work import shared_by
 
-    return shared_by(draw.randint(2, 4))
+    return shared_by(draw.choice((2, 3, 4, 16)))
 
 
 def _machine(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:

@@ -28,6 +28,7 @@ _LONG: tuple[tuple[Dim | None, ...], ...] = (
     (2, 3, 9),
     (2, None, 9),
 )
+_LARGE: tuple[tuple[Dim | None, ...], ...] = ((70,), (257,), (5, 64), (33, 65), (None, 70), (130, 3), (2, 35, 17))
 _EMPTY: tuple[tuple[Dim | None, ...], ...] = ((0,), (0, 3), (2, 0), (3, 0), (0, 2, 3), (2, 3, 0))
 _DTYPES = (*INTEGERS, "bool", *NARROW, "complex128", "complex64")
 
@@ -59,8 +60,10 @@ def _arguments(w: Writer, rng: np.random.Generator) -> list[Argument]:
     arguments = []
     empty = "zero" in w.features and w.chance(5)
     long = "long" in w.features and w.chance(3)
+    large = "large" in w.features and w.chance(10)
     for _ in range(w.number(1, 3)):
-        shapes = _EMPTY if empty and w.chance(2) else _LONG if long and not w.chance(3) else _SHAPES
+        more = _LARGE if large else _LONG
+        shapes = _EMPTY if empty and w.chance(2) else more if (long or large) and not w.chance(3) else _SHAPES
         dims = tuple(size if d is None else d for d in w.choose(shapes))
         w.declare(Float(dims), w.fresh("x"))
         shape = tuple(length if isinstance(d, Unknown) else d for d in dims)

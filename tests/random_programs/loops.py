@@ -356,7 +356,9 @@ def scan(w: Writer) -> None:
     carry = _leave(w, slots)
     outs = tuple(Collected(w.declare(Float((leading, *kind.dims))), shape_text(kind.dims)) for _, kind in collected)
     pairs = tuple(Row(name, source) for (name, _), (source, _) in zip(inner, rows, strict=True))
-    w.statements.append(Scan(form, pairs, length, reverse, carry, structure(w), outs, body))  # type: ignore[arg-type]
+    by = {"scan": ", unroll=2", "map": ", batch_size=2"}.get(form, "") if w.chance(4) else ""
+    made = Scan(form, pairs, length, reverse, carry, structure(w), outs, body, by)  # type: ignore[arg-type]
+    w.statements.append(made)
 
 
 def _collect(w: Writer, outside: int) -> tuple[Collected, Float]:

@@ -100,6 +100,8 @@ class Scan:
     structure: Structure
     collected: tuple[Collected, ...]
     body: Block
+    # Further arguments, as text, that change nothing but how it runs.
+    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ class Call:
     # Of a derivative: what it may use from outside.
     visible: tuple[str, ...] = ()
     directions: tuple[str, ...] = ()
+    # Of a checkpoint: the name of its policy.
+    policy: str = ""
     # Of a custom rule: how it takes the function's derivative.
     rule: Literal["later", "kept", "pushed", "linearized", "pulled twice"] = "later"
 
@@ -195,7 +199,9 @@ class Program:
             found["Python's control flow"] += 1
         if any(0 in argument.value.shape for argument in self.arguments):
             found["axis without elements"] += 1
-        if any(max(argument.value.shape, default=0) > 8 for argument in self.arguments):
+        if any(argument.value.size >= 64 for argument in self.arguments):
+            found["large array"] += 1
+        elif any(max(argument.value.shape, default=0) > 8 for argument in self.arguments):
             found["long axis"] += 1
         return found
 
@@ -232,6 +238,8 @@ def _label(statement: Statement) -> str:
 
 def _traits(statement: Statement) -> Iterator[str]:
     """Special features of the program."""
+    if isinstance(statement, Scan) and statement.more:
+        yield "rows by several"
     if isinstance(statement, While | For | Scan):
         if any(c.inner == r for c, r in zip(statement.carry, statement.body.results, strict=False)):
             yield "carry passed through"
@@ -248,6 +256,8 @@ def _traits(statement: Statement) -> Iterator[str]:
         if any(not any(result[0].islower() for result in block.results) for block in blocks):
             yield "constant branch"
     if isinstance(statement, Call):
+        if statement.policy:
+            yield "checkpoint by a policy"
         if any(p.axis for p in statement.parameters):
             yield "vmap along another axis"
         if any(statement.out_axes):

@@ -122,7 +122,7 @@ def directional(directions: Sequence[Any], function: Callable[..., Any], *argume
 
 def written(array: list[Any], index: Any, value: Any) -> list[Any]:
     """A list with one item replaced, or added at its end."""
-    return [*array[:index], np.asarray(value, np.float64), *array[index + 1 :]]
+    return [*array[:index], np.asarray(value), *array[index + 1 :]]
 
 
 def updated(x: Any, key: Any, value: Any, how: str) -> np.ndarray:
@@ -161,6 +161,22 @@ def looped(trips: int, body: Callable[[int, Any], Any], carry: Any) -> Any:
     return carry
 
 
+def beyond(x: Any, places: Any, how: str, value: Any = None) -> np.ndarray:
+    """Rows at places, or what is added there: those outside are filled or dropped, or taken for the nearest ones."""
+    places = np.where(places < 0, places + len(x), places)
+    inside, near = (places >= 0) & (places < len(x)), np.clip(places, 0, len(x) - 1)
+    if value is not None:
+        return updated(x, places[inside] if how == "drop" else near, value, "add")
+    rows = np.asarray(x)[near]
+    return rows if how == "clip" else np.where(np.reshape(inside, (-1, *[1] * (rows.ndim - 1))), rows, 0.5)
+
+
+def here(function: Callable[..., Any], *arguments: Any) -> np.ndarray:
+    """A function of values that are known, outside of any trace."""
+    with cg.options(engine="reference"):
+        return np.asarray(function(*arguments))
+
+
 def _compiled(source: str, names: dict[str, Any]) -> Callable[..., Any]:
     # Errors of the library name the user's line: give them the source to show.
     filename = f"<random program {next(_numbers) % 64}>"
@@ -170,7 +186,10 @@ def _compiled(source: str, names: dict[str, Any]) -> Callable[..., Any]:
     return function
 
 
-_TWINS = (stacked, written, updated, looped, limited, cast, gradients, directional, accumulated, correlated)
+_TWINS = (
+    *(stacked, written, updated, looped, limited, cast, gradients, directional, accumulated, correlated),
+    *(beyond, here),
+)
 
 
 def traced_function(program: Program) -> Callable[..., Any]:

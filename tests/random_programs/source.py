@@ -167,14 +167,14 @@ class Traced(_Writer):
         xs = pack(xs_structure, [r.rows for r in loop.rows]) if loop.rows else "None"
         whole = self.label("result")
         more = f", length={loop.length}" if loop.length else ""
-        more += ", reverse=True" if loop.reverse else ""
+        more += (", reverse=True" if loop.reverse else "") + loop.more
         outs = [c.out for c in loop.collected]
         if loop.form == "scan":
             gathered = self.label("gathered")
             self.emit(f"{whole}, {gathered} = cg.scan({body}, {start}, {xs}{more})")
             self.unpack((ys_structure, gathered, outs))
         elif loop.form == "map":
-            self.emit(f"{whole} = cg.map({body}, {xs})")
+            self.emit(f"{whole} = cg.map({body}, {xs}{more})")
             self.unpack((ys_structure, whole, outs))
         else:
             self.emit(f"{whole} = cg.{loop.form}({body}, {xs}, {start})")
@@ -217,7 +217,8 @@ class Traced(_Writer):
             out = f", out_axes={pack(call.structure, [*map(str, call.out_axes)])}" if any(call.out_axes) else ""
             called = f"cg.vmap({name}, in_axes={_tuple(axes)}{out})"
         else:
-            called = f"cg.{call.form}({name})"
+            policy = f", policy=cg.checkpoint_policies.{call.policy}" if call.policy else ""
+            called = f"cg.{call.form}({name}{policy})"
         operands = ", ".join(p.operand for p in call.parameters)
         structure = Structure() if call.form == "grad" else call.structure
         self.results(structure, call.outs, f"{called}({operands})")

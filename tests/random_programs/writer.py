@@ -27,6 +27,7 @@ FEATURES = (
     "dtypes",  # integer, bool, complex and narrow tensors
     "zero",  # axes without elements
     "long",  # axes of more elements than a vector has
+    "large",  # axes of several tiles of a product, and of elements enough for several threads
     "random",  # keys and random numbers
     "limits",  # maximum_iterations, now and then too few
     "python",  # Python's own control flow on tensors

@@ -389,6 +389,35 @@ def test_differences_that_are_less_exact_than_the_derivative_cannot_judge() -> N
     assert compare(f, (x,), gradient=injected(wrong), against=["finite_differences"]).failures
 
 
+def test_masks_are_judged_by_jax() -> None:
+    """As found: KeyError, since the number of elements depends on data; op by op it is known."""
+    inside = lambda x: np.sum(np.sin(x[x < 0.1]))
+    looped = lambda x: cg.fori_loop(0, 3, lambda t, c: c * 0.5 + np.sum(x[x < c]), x[0])
+    for f in (inside, looped):
+        report = check_grads(f, (np.array([0.3, -0.5, 0.05]),), order=2, modes=("rev", "fwd"))
+        assert report.ok and {row.judge for row in report.rows} == {"jax (unrolled)", "finite differences"}
+
+
+def _signs(x: Any) -> Any:
+    given = cg.TensorSpec((3,), np.float64)
+    return np.sum(x * cg.pure_callback(np.sign, given, cg.stop_gradient(x)))
+
+
+def _of_a_second_derivative(x: Any) -> Any:
+    slope = cg.grad(lambda y: np.sum(np.sin(cg.grad(lambda z: np.linalg.det(np.outer(z, z) + np.eye(3)))(y))))
+    return np.sum(slope(x))
+
+
+@pytest.mark.parametrize(("f", "op"), [(_signs, "pure_callback"), (_of_a_second_derivative, "adjugate_along")])
+def test_an_op_that_jax_has_no_form_of_leaves_the_other_judge(f: Callable[[Any], Any], op: str) -> None:
+    """As found: KeyError."""
+    x = np.array([1.0, -0.4, 0.7])
+    report = check_grads(f, (x,))
+    assert report.ok and f"JAX has no form of {op} at " in report.not_judged[0].note
+    with pytest.raises(GradientMismatch, match=f"JAX has no form of {op}"):
+        check_grads(f, (x,), against=("jax",))
+
+
 def test_own_tolerances_finer_than_the_differences_are_not_judged_by_them() -> None:
     """But a difference that the estimated error does not explain is wrong."""
     options = {"against": ["finite_differences"], "rtol": 1e-16, "atol": 0.0}

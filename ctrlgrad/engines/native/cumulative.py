@@ -247,7 +247,9 @@ def write_cumulate(plan: StackText, step: Cumulate) -> None:
 
     def parts(fills: bool) -> None:
         inner = Writer(w)
-        count_of_parts, unit = (str(share.parts), str(share.unit)) if share.has_results else joined_parts(w, share)
+        count_of_parts, unit = str(share.parts), str(share.unit)
+        if not share.has_results:
+            count_of_parts, unit = joined_parts(w, count_of_parts, unit)
         captured = [*(("ptr", text) for text in (source, target, table)), ("i64", unit)]
         places = []
         for k, (its, _) in enumerate(captured):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from ctrlgrad import threads
+from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.stack_text import StackText
@@ -17,8 +19,8 @@ from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.axes import Axis
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Share, Vectors, Write
 from ctrlgrad.plan.reductions import EXTREMES
-from ctrlgrad.plan.sharing import pitch, work_of
-from ctrlgrad.plan.sizes import ZERO, Size
+from ctrlgrad.plan.sharing import pitch, work_of, work_of_a_point
+from ctrlgrad.plan.sizes import ZERO, Size, product
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.extremes import Extremes
@@ -65,7 +67,7 @@ class SharedKernel:
         vectors: Vectors,
         name: str,
     ) -> None:
-        self.w, self.kernel, self.share, self.name = writer, kernel, share, name
+        self.w, self.kernel, self.share, self.name, self.size = writer, kernel, share, name, size
         self.outer = KernelWriter(writer, kernel, place, number, size, fail, vectors)
         self.inner = Writer(writer)
         self.table: list[tuple[str, str]] = []
@@ -112,10 +114,10 @@ class SharedKernel:
         inner.line("ret void")
         inner.label(on)
 
-    def tell_failure(self) -> None:
+    def tell_failure(self, parts: str) -> None:
         """After all parts: end the run with the failure of the first part that has one."""
         w = self.w
-        for part in self.outer.each("0", str(self.share.parts)):
+        for part in self.outer.each("0", parts):
             entry = w.op(f"getelementptr i64, ptr {self.failures}, i64 {w.multiply(part, '2')}")
             number = w.op(f"load i64, ptr {entry}")
             found = w.op(f"load i64, ptr {w.op(f'getelementptr i64, ptr {entry}, i64 1')}")
@@ -127,7 +129,11 @@ class SharedKernel:
         part, w, cut, count = self.part, self.w, self.share, len(self.kernel.operands)
         axes = part.axes()
         depth = next(depth for depth, axis in enumerate(axes) if axis.of == cut.axes)
-        length = axes[depth].size.factor
+        length, work = self.size(axes[depth].size), str(work_of(self.kernel))
+        parts, unit = str(cut.parts), str(cut.unit)
+        if cut.at_run_time:
+            work = self.size(product(self.kernel.space) * Size(work_of_a_point(self.kernel)))
+            parts, unit = parts_at_run_time(w, cut, length, work)
         own = [k for k, _ in enumerate(self.kernel.writes) if axes[depth].strides[count + k] == ZERO]
         inner = self.inner
         tables: dict[int, str] = {}
@@ -149,26 +155,27 @@ class SharedKernel:
                 part.extremes = {**part.extremes, k: place}
         inner.declare("i64 @llvm.smin.i64(i64, i64)")
         part.own, part.cut = own, depth
-        parts, unit = (str(cut.parts), str(cut.unit)) if own else joined_parts(w, cut)
+        parts, unit = (parts, unit) if own else joined_parts(w, parts, unit)
         inside = self.captured("i64", unit)
         part.first = inner.op(f"mul i64 %part, {inside}")
         after = inner.op(f"add i64 {part.first}, {inside}")
-        part.end = inner.op(f"call i64 @llvm.smin.i64(i64 {after}, i64 {length})")
+        part.end = inner.op(f"call i64 @llvm.smin.i64(i64 {after}, i64 {self.captured('i64', length)})")
         part.write()
         inner.line("ret void")
         for k in sorted(part.vectors.in_memory - set(own)):
             self.outer.start_in_memory(k, self.kernel.writes[k], axes)
         if self.kernel.checks:
             w.declare("void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-            w.line(f"call void @llvm.memset.p0.i64(ptr {self.failures}, i8 0, i64 {16 * cut.parts}, i1 false)")
-        call_parts(w, self.name, self.table, parts, str(work_of(self.kernel)))
+            w.line(f"call void @llvm.memset.p0.i64(ptr {self.failures}, i8 0, i64 {w.multiply(parts, '16')}, i1 false)")
+        call_parts(w, self.name, self.table, parts, work)
         if self.kernel.checks:
-            self.tell_failure()
+            self.tell_failure(parts)
         for k, table in tables.items():
             if k in extremes:
+                assert not cut.at_run_time
                 self.choose_part(k, table, extremes[k], cut.parts)
             else:
-                self.combine_parts(k, table, cut.parts)
+                self.combine_parts(k, table, parts)
         signature = f"internal void @{self.name}(ptr %table, i64 %part, i64 %worker)"
         return inner.function(signature, part.vectors.nbytes)
 
@@ -195,43 +202,69 @@ class SharedKernel:
                 found = values
             outer.elements.store_parts(base, at, write.view.dtype, [found[1]], 1)
 
-    def combine_parts(self, k: int, table: str, parts: int) -> None:
+    def combine_parts(self, k: int, table: str, parts: str) -> None:
         """The results of the parts become one, always in the same order."""
         w, view, outer = self.w, self.kernel.writes[k].view, self.outer
         dtype, pieces = element_parts(view.dtype)
         count, base = view.array.count.factor, outer.bases[len(self.kernel.operands) + k]
         width = max(outer.vectors.nbytes // dtype.itemsize, 1) if pieces == 1 and np.dtype(dtype).kind in "fiu" else 1
-        whole, behind = count // width * width, pitch(count, view.dtype)
+        whole, behind = count // width * width, str(pitch(count, view.dtype))
 
-        def combined(at: str, width: int) -> None:
-            totals = []
-            for piece in range(pieces):
-                total = outer.elements.load(table, at, view.dtype, piece, width)
-                for number in range(1, parts):
-                    other = outer.elements.load(table, w.add(at, str(number * behind)), view.dtype, piece, width)
-                    total = combine(w, self.kernel.writes[k].how, dtype, total, other, width)
-                totals.append(total)
-            outer.elements.store_parts(base, at, dtype, totals, width)
+        def combined(number: str) -> None:
+            """Part 0 is where the others are added."""
+            start = w.multiply(number, behind)
+            for first, end, lanes in (("0", str(whole), width), (str(whole), str(count), 1)):
+                for at in outer.each(first, end, lanes):
+                    totals = []
+                    for piece in range(pieces):
+                        total = outer.elements.load(table, w.add(at, start), view.dtype, piece, lanes)
+                        if number != "0":
+                            before = outer.elements.load(base, at, view.dtype, piece, lanes)
+                            total = combine(w, self.kernel.writes[k].how, dtype, before, total, lanes)
+                        totals.append(total)
+                    outer.elements.store_parts(base, at, dtype, totals, lanes)
 
-        for at in outer.each("0", str(whole), width):
-            combined(at, width)
-        for at in outer.each(str(whole), str(count)):
-            combined(at, 1)
+        combined("0")
+        with counted_loop(w, "1", parts) as number:
+            combined(number)
 
 
-def joined_parts(w: Writer, share: Share) -> tuple[str, str]:
+def parts_at_run_time(w: Writer, share: Share, length: str, work: str) -> tuple[str, str]:
+    """Number of parts and positions of each, as `threads.parts_of` has them, for a length that only the run knows."""
+    w.declare("i64 @llvm.ctlz.i64(i64, i1)")
+
+    def least(a: str, b: str) -> str:
+        w.declare("i64 @llvm.umin.i64(i64, i64)")
+        return w.op(f"call i64 @llvm.umin.i64(i64 {a}, i64 {b})")
+
+    def at_least_one(n: str) -> str:
+        w.declare("i64 @llvm.umax.i64(i64, i64)")
+        return w.op(f"call i64 @llvm.umax.i64(i64 {n}, i64 1)")
+
+    worth = w.op(f"or i64 {w.op(f'udiv i64 {work}, {threads.WORK_OF_A_PART}')}, 1")
+    power = w.op(f"sub i64 63, {w.op(f'call i64 @llvm.ctlz.i64(i64 {worth}, i1 false)')}")
+    is_little = w.op(f"icmp ult i64 {work}, {threads.WORK_TO_SHARE}")
+    parts = w.op(f"select i1 {is_little}, i64 1, i64 {least(w.op(f'shl i64 1, {power}'), str(share.parts))}")
+    unit = str(share.unit)
+    unit = w.multiply(shared_out(w, at_least_one(shared_out(w, length, parts)), unit), unit)
+    return at_least_one(shared_out(w, length, unit)), unit
+
+
+def shared_out(w: Writer, count: str, among: str) -> str:
+    """The largest of so many equal shares."""
+    more = w.op(f"sub i64 {among}, 1")
+    return w.op(f"udiv i64 {w.op(f'add i64 {count}, {more}')}, {among}")
+
+
+def joined_parts(w: Writer, parts: str, unit: str) -> tuple[str, str]:
     """Number of parts and positions of each, as many parts joined to one as leave some for each thread: a thread reads
     longer pieces then, and one thread all at once."""
     w.declare("i64 @cg_pool_threads()")
-
-    def shared_out(among: str) -> str:
-        more = w.op(f"add i64 {among}, {share.parts - 1}")
-        return w.op(f"udiv i64 {more}, {among}")
-
-    threads = w.op("call i64 @cg_pool_threads()")
-    is_alone = w.op(f"icmp eq i64 {threads}, 1")
-    each = shared_out(w.op(f"select i1 {is_alone}, i64 1, i64 {w.multiply(threads, str(OF_A_THREAD))}"))
-    return shared_out(each), w.multiply(each, str(share.unit))
+    count = w.op("call i64 @cg_pool_threads()")
+    is_alone = w.op(f"icmp eq i64 {count}, 1")
+    wanted = w.op(f"select i1 {is_alone}, i64 1, i64 {w.multiply(count, str(OF_A_THREAD))}")
+    each = shared_out(w, parts, wanted)
+    return shared_out(w, parts, each), w.multiply(each, unit)
 
 
 def call_parts(w: Writer, name: str, captured: Sequence[tuple[str, str]], parts: int | str, work: str) -> None:

@@ -468,13 +468,20 @@ class Steps(State):
         between = set(range(share.axes[0], share.axes[-1])).difference(share.axes)
         if [*share.axes] != sorted({*share.axes}) or any(step.space[axis] != ONE for axis in between):
             self.fail(f"it is cut along axes {share.axes}, which do not lie side by side")
-        self.check_parts(share, length)
+        if not share.at_run_time:
+            self.check_parts(share, length)
+        elif min(share.unit, share.parts) < 1:
+            self.fail(f"at most {share.parts} parts of {share.unit} positions or more")
         axes = [axis for axis in share.axes if step.space[axis] != ONE]
         is_row = all(size == ONE or axis in axes for axis, size in enumerate(step.space))
         for write in step.writes:
             stands_still = [write.view.strides[axis] == ZERO for axis in axes]
             if share.has_results and all(stands_still):
-                if not may_combine(write.how, is_row) or write.base is not None or write.scattered:
+                if (
+                    not may_combine(write.how, is_row and not share.at_run_time)
+                    or write.base is not None
+                    or write.scattered
+                ):
                     self.fail(f"{write.view.array} is a {write.how}, whose parts are not combined")
             elif any(stands_still):
                 self.fail(f"parts that threads share write the same elements of {write.view.array}")
