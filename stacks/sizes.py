@@ -46,19 +46,32 @@ class Size:
 
 def origin(producers: Mapping[Value, Node], size: Size) -> Size:
     """The first size in the chain that is known to equal this one."""
-    while True:
-        node = producers.get(size.value)
-        step = None if node is None else _source(producers, node, size.axis)
-        if step is None:
-            return size
-        size = step
+    known: dict[Size, Size] = {}
+    waiting = [size]
+    while waiting:
+        here = waiting[-1]
+        node = producers.get(here.value)
+        sources = [] if node is None else _sources(producers, node, here.axis)
+        missing = [source for source in sources if source not in known]
+        if missing:
+            waiting += missing
+            continue
+        found = {known[source] for source in sources}
+        known[waiting.pop()] = found.pop() if len(found) == 1 else here
+    return known[size]
+
+
+def _sources(producers: Mapping[Value, Node], node: Node, axis: int) -> list[Size]:
+    """Sizes of operands that a result's size equals, if they are one size."""
+    if Trait.ELEMENTWISE in node.op.traits:
+        return _elementwise(node, axis)
+    found = _source(producers, node, axis)
+    return [] if found is None else [found]
 
 
 def _source(producers: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
     """Return the operand's size that a result's size equals, if the op passes one on."""
     name = node.op.name
-    if Trait.ELEMENTWISE in node.op.traits:
-        return _elementwise(producers, node, axis)
     teller = producers.get(size) if (size := told(node, axis)) is not None else None
     if teller is not None and teller.op.name == "dim":
         return Size(teller.operands[0], attributes.Axis.of(teller).axis)
@@ -101,21 +114,17 @@ def told(node: Node, axis: int) -> Value | None:
     return node.used_as(Use.SIZE)[unknown.index(axis)] if axis in unknown else None
 
 
-def _elementwise(producers: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
+def _elementwise(node: Node, axis: int) -> list[Size]:
     from_end = axis - node.result.tensor.rank
     here = [v.tensor.shape[from_end] for v in node.operands if v.tensor.rank >= -from_end]
     if any(d not in (None, 1) for d in (*here, node.result.tensor.shape[axis])):
         # One size is known: an operand whose size is unknown may be of size 1.
-        return None
-    unknown = [
+        return []
+    return [
         Size(v, v.tensor.rank + from_end)
         for v in node.operands
         if v.tensor.rank >= -from_end and v.tensor.shape[from_end] is None
     ]
-    if len(unknown) <= 1:
-        return unknown[0] if unknown else None
-    origins = {origin(producers, size) for size in unknown}
-    return origins.pop() if len(origins) == 1 else None
 
 
 def _whole_slice(node: Node, axis: int) -> Size | None:

@@ -195,3 +195,16 @@ def test_mistakes_are_found(mistake: Callable[[pytest.MonkeyPatch], None], monke
     with pytest.raises((AssertionError, cg.CtrlgradError)):
         for fn in (captured, carried, longer):
             cg.check_grads(lambda x, fn=fn: fn(x), (np.float64(0.4),), order=1)
+
+
+@pytest.mark.parametrize("depth", [2, 60])
+def test_origins_of_sizes_are_found_along_as_many_paths_as_there_are(depth: int) -> None:
+    """Each sum of a value and what is computed of it doubles the paths: 2**60 are too many to follow one by one."""
+
+    def loss(x: Any) -> Any:
+        for _ in range(depth):
+            x = x + 0.01 * cnp.sin(x) * x.mean(0)
+        return (x * x).sum()
+
+    compiled = cg.function(cg.grad(loss), signature=[cg.TensorSpec((None, 3))])
+    np.testing.assert_allclose(compiled(X), cg.grad(loss)(X), rtol=1e-12)
