@@ -42,7 +42,7 @@ def test_large_constants_are_told_apart() -> None:
 
 def test_a_graph_with_a_callback_has_no_fingerprint() -> None:
     def f(x: Any) -> Any:
-        cg.debug.callback(lambda v: None, x)
+        cg.debug.callback(lambda values, iterations: None, x)
         return x * 2.0
 
     assert fingerprint(cg.function(f).graph(1.0)) is None

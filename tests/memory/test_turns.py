@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from os import _exit, fork, waitpid, waitstatus_to_exitcode
-from signal import SIGINT, alarm, pthread_kill
+from signal import SIGINT, alarm, default_int_handler, pthread_kill, signal
 from threading import Event, Thread, Timer, get_ident, main_thread
 from time import sleep
 from typing import Any
@@ -15,6 +15,14 @@ import pytest
 
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.memory.turns import Turns, in_turns
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """A process that a shell runs in the background is told to ignore Ctrl-C."""
+    before = signal(SIGINT, default_int_handler)
+    yield
+    signal(SIGINT, before)
 
 
 def refused() -> Any:
