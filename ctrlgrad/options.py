@@ -30,7 +30,7 @@ class Options:
     strong_zeros: bool = True
     flush_subnormals: bool = True
     # The options that decide what a trace records, since each call looks for a trace by them.
-    of_traces: tuple[Any, ...] = field(init=False, compare=False)
+    of_traces: tuple[Any, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         found = self.default_float, self.no_answer, self.strong_zeros, self.check_nans == "gradients"

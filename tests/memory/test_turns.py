@@ -47,6 +47,26 @@ def running(turns: Turns, *further: Turns) -> Iterator[tuple[Callable[[], None],
             go_on.set()
 
 
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """Ctrl-C a moment after the block has begun, which is raised in it."""
+    timer = Timer(0.3, lambda: pthread_kill(main_thread().ident or 0, SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    timer.join()
+
+
+def alone_beside(turns: Turns, call: Callable[[], Any], pool: ThreadPoolExecutor) -> Future[Any]:
+    """A call of another thread that is refused beside one, which ends then: it begins anew alone."""
+    with running(turns) as (finish, _):
+        second = pool.submit(turns.run, refused, call)
+        while turns._alone is None:
+            sleep(0.001)
+        finish()
+    return second
+
+
 def assert_free(turns: Turns) -> None:
     """Check that no call is on record: that another thread's runs, beside another and alone."""
     assert (turns._running, turns._shared, turns._alone) == (set(), set(), None)
@@ -58,11 +78,8 @@ def test_an_interrupt_while_a_refused_call_waits_to_run_alone() -> None:
     turns = Turns()
     assert get_ident() == main_thread().ident
     with running(turns):
-        timer = Timer(0.3, lambda: pthread_kill(main_thread().ident or 0, SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted():
             turns.run(refused, lambda: pytest.fail("it ran beside the other call"))
-        timer.join()
         # The other call goes on, and a third one does not wait for the one that was interrupted.
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(turns.run, lambda: 3, int).result(timeout=20) == 3
@@ -78,17 +95,10 @@ def test_an_interrupt_while_a_call_waits_for_one_that_runs_alone() -> None:
         return 4
 
     with ThreadPoolExecutor(1) as pool:
-        with running(turns) as (finish, _):
-            second = pool.submit(turns.run, refused, alone)
-            while turns._alone is None:
-                sleep(0.001)
-            finish()
+        second = alone_beside(turns, alone, pool)
         assert begun.wait(60)
-        timer = Timer(0.3, lambda: pthread_kill(main_thread().ident or 0, SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted():
             turns.run(lambda: pytest.fail("it ran beside a call that runs alone"), int)
-        timer.join()
         go_on.set()
         assert second.result(timeout=60) == 4
     assert_free(turns)
@@ -102,11 +112,7 @@ def test_an_error_of_a_call_that_runs_alone_ends_its_turn(error: type[BaseExcept
         raise error("failed")
 
     with ThreadPoolExecutor(1) as pool:
-        with running(turns) as (finish, _):
-            second = pool.submit(turns.run, refused, failing)
-            while turns._alone is None:
-                sleep(0.001)
-            finish()
+        second = alone_beside(turns, failing, pool)
         with pytest.raises(error, match="failed"):
             second.result(timeout=60)
     assert_free(turns)

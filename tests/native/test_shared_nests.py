@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,6 +30,8 @@ RNG = np.random.default_rng(3)
 X, Y = RNG.random((37, 150)) + 0.5, RNG.random((37, 150)) + 0.5
 EACH = RNG.integers(0, X.size, X.size)
 THREADS = (1, 2, 3, 7, 16, 64)
+# Of the last job of the pool (`cg_pool_job`).
+PANELS = 2
 
 
 @pytest.fixture
@@ -224,6 +227,25 @@ def test_sums_of_columns_are_cut_along_the_rows_where_their_results_fit(columns:
     (share,) = plan_of(lambda x: x.sum(0), np.empty((4000, columns))).shares.values()
     assert (share.axes, share.has_results) == (((0,), True) if parts else ((1,), False))
     assert not parts or share.parts == parts
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(256 * 16, {2: 16, 3: 16, 64: 16}), (256 * 17, {2: 9, 3: 17, 64: 17})])
+def test_neighbouring_parts_are_joined_beyond_eight_for_each_thread(
+    monkeypatch: pytest.MonkeyPatch, rows: int, parts: dict[int, int]
+) -> None:
+    monkeypatch.setattr(threads, "parts_of", lambda work, are_awake=False: 64)
+    x, native = RNG.random(rows), products()
+    (share,) = plan_of(lambda x: cnp.exp(x) * x, x).shares.values()
+    assert share.parts == rows // 256
+    native.set_threads(1)
+    compiled = cg.function(lambda x: cnp.exp(x) * x)
+    found = [np.asarray(compiled(x))]
+    for count, expected in parts.items():
+        native.set_threads(count)
+        found.append(np.asarray(compiled(x)))
+        assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(native.address("cg_pool_job"))(PANELS) == expected
+    native.set_threads(threads.default_threads())
+    assert all((a == found[0]).all() for a in found)
 
 
 UNKNOWN: dict[str, Callable[[Any], Any]] = {
